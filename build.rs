@@ -1,6 +1,6 @@
-//! Refuses what cannot work, links libibverbs (feature `rdma-core`), and links librdmacm if that is installed (feature
-//! `cm`). Makes the bindings of their headers (feature `bindgen`). Without `bindgen` the bindings of `src/sys/bindings`
-//! serve.
+//! Refuses targets and features that cannot work, links libibverbs (feature `rdma-core`), and links librdmacm if it is
+//! installed (feature `cm`). Generates the bindings of their headers with the feature `bindgen`; otherwise those in
+//! `src/sys/bindings` are used.
 
 use std::{env, process::exit};
 
@@ -34,27 +34,28 @@ fn main() {
     #[cfg(all(feature = "rdma-core", feature = "cm"))]
     if let Some(_library) = rdma_core::link_cm() {
         println!("cargo:rustc-cfg=librdmacm");
+        println!("cargo:rustc-env=LIBRDMACM_VERSION={}", _library.version);
         #[cfg(feature = "bindgen")]
         generate::cm_bindings(&_library);
     }
 }
 
-/// Ends the build with one message; each line of it is one that cargo shows.
+/// Ends the build with one message; cargo shows each of its lines.
 fn refuse(message: &str) -> ! {
     let mut before = "rdma-interlock cannot be built: ";
     for line in message.lines() {
         println!("cargo::error={before}{line}");
         before = "";
     }
-    exit(0) // Cargo fails because of the message; another status would make it show all output of this program, too.
+    exit(0) // The message makes cargo fail; with another status, cargo would also show all output of this program.
 }
 
 #[cfg(feature = "rdma-core")]
 mod rdma_core {
     use pkg_config::{Config, Library};
 
-    /// The oldest libibverbs whose headers have all that is bound: rdma-core 44, which is the one of Debian 12.
-    /// Those of rdma-core 43 have no atomic writes.
+    /// The oldest libibverbs whose headers declare everything that the bindings need: that of rdma-core 44, which
+    /// Debian 12 has. The headers of rdma-core 43 lack atomic writes.
     const OLDEST: &str = "1.14.44";
 
     /// The librdmacm of the same release.
@@ -76,14 +77,14 @@ mod rdma_core {
         }
     }
 
-    /// Lets cargo link librdmacm, if it is there. Without it a program still builds: opening a channel of rdma_cm then
-    /// answers what to install.
+    /// Lets cargo link librdmacm, if it is installed. A program builds without it: then opening a channel of rdma_cm
+    /// fails, with an error that names the package to install.
     #[cfg(feature = "cm")]
     pub(crate) fn link_cm() -> Option<Library> {
         Config::new().atleast_version(OLDEST_CM).probe("librdmacm").ok()
     }
 
-    /// Ends the build with what to install, or how to do without.
+    /// Ends the build, and says what to install, or which features to build without.
     pub(crate) fn stop(what: &str, debian: &str, fedora: &str, cause: &dyn std::fmt::Display) -> ! {
         super::refuse(&format!(
             "it needs {what}\n\
@@ -227,7 +228,8 @@ mod generate {
         "rdma_ud_param",
     ];
 
-    /// Tells bindgen that the types of other modules may be copied, so that unions of them are unions.
+    /// Tells bindgen that the types of other modules are `Copy`, so that it makes a Rust union of a C union that
+    /// contains them.
     #[cfg(feature = "cm")]
     #[derive(Debug)]
     struct PlainTypes;
@@ -244,7 +246,7 @@ mod generate {
         }
     }
 
-    /// What all bindings have in common.
+    /// The options that both bindings share.
     fn builder(header: &str, library: &Library) -> bindgen::Builder {
         println!("cargo:rerun-if-changed={header}");
         println!("cargo:rerun-if-env-changed=LIBCLANG_PATH");
@@ -286,7 +288,7 @@ mod generate {
     #[cfg(feature = "cm")]
     pub(crate) fn cm_bindings(library: &Library) {
         let mut builder = builder("src/sys/rdmacm.h", library)
-            // All other types are of the module of verbs or of libc; a second copy would be another type.
+            // All other types come from the verbs bindings or from libc; a second copy would be another type.
             .allowlist_recursively(false)
             .parse_callbacks(Box::new(PlainTypes))
             .raw_line("use super::bindings::*;")
@@ -303,7 +305,7 @@ mod generate {
         write(builder, "rdmacm.rs");
     }
 
-    /// Generates the bindings into the build's folder.
+    /// Generates the bindings in the output folder of the build.
     fn write(builder: bindgen::Builder, name: &str) {
         // bindgen panics when it cannot load libclang; say which package has it instead.
         let bindings = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.generate())) {

@@ -190,7 +190,7 @@ fn memory<B: Brand>(context: &Context, domain: &ProtectionDomain<B>, port: &Port
         let ((shallow, device), (deep, _)) = (owned(count, 16), owned(count, 64));
         // Both work queues are deeper by 48 slots.
         let slot = (deep - shallow) / 96.0;
-        // A slot is one word. A larger figure includes ledger memory that was not in use before.
+        // A slot is one word. A larger result includes ledger memory that the shallow pairs did not use.
         println!("{count:>7} {:>34.0} {slot:>22.1} {device:>22.0}", shallow - 32.0 * size_of::<u64>() as f64);
         if device == 0.0 && context.is_soft() {
             println!("        (no symbols: what is the soft device's counts as the library's)");

@@ -1,15 +1,15 @@
-//! A soak at full rate on the soft device: dozens of pairs, every operation, injected faults, and pairs that break,
-//! come back and are made anew. It accounts for every request and for the heap.
+//! A soak at full rate on the soft device: dozens of pairs, every operation, injected faults, and pairs that break, are
+//! reset and are replaced. It accounts for every request and for the heap.
 //!
 //! ```sh
 //! cargo bench --bench soak                       # 10 s
 //! cargo bench --bench soak -- --seconds 600
-//! cargo bench --bench soak -- --seed 7           # the same run again, except for thread timing
+//! cargo bench --bench soak -- --seed 7           # the same run, except for thread timing
 //! ```
 //!
-//! Each second has three parts. One world lasts for the whole soak; at the end of its part, all its pairs are destroyed
-//! and only its completion queues stay. Then new worlds run, which must leave no allocation behind. Then threads race.
-//! Worlds are deterministic. A violation panics, so the exit status is not 0.
+//! Each second has three parts. First, one world that lasts for the whole soak runs; then all its pairs are destroyed,
+//! and only its completion queues stay. Second, new worlds run, which must leave no allocation behind. Third, threads
+//! race. Worlds are deterministic. A violation panics, so the exit status is not 0.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "the allocator that counts")]
@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 #[global_allocator]
 static ALLOCATOR: heap::Counting = heap::Counting;
 
-/// How far the heap may exceed its size in the first seconds. A later second may be livelier, so that a table grows.
+/// How far the heap may exceed its size in the first seconds. A later second may have more in flight, so a table may
+/// grow.
 const SLACK_BYTES: i64 = 64 << 10;
 const WARM_UP: u64 = 3;
 const LINKS: usize = 32;
@@ -126,7 +127,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     })?;
     let before = heap::mine();
     drop((context, fabric));
-    // The emptied tables of the fabric are freed only now. They grew in the world, so `world_bytes` counts them.
+    // The fabric frees its empty tables only now. They grew while the world ran, so `world_bytes` counts them.
     assert_eq!(fabric_bytes + world_bytes, before - heap::mine(), "bytes that nobody owns, after the long world");
     println!("{tally:?}\nno violation in {:.0} s (seed {seed})", begin.elapsed().as_secs_f64());
     Ok(())

@@ -103,7 +103,8 @@ fn look(device: &Device) -> Result<(Context, Vec<Port>), Box<dyn Error>> {
     Ok((context, ports))
 }
 
-/// The error of opening is not always the cause: if a device node may not be opened, libibverbs looks for another one.
+/// Adds the cause to an error of opening a device: if libibverbs may not open a device node, it looks for another one
+/// and reports that there is none.
 fn why_not_opened(device: &Device, error: &dyn Error) -> String {
     let nodes = names_in("/sys/class/infiniband_verbs").into_iter().filter(|node| {
         let name = fs::read_to_string(format!("/sys/class/infiniband_verbs/{node}/ibdev")).unwrap_or_default();
@@ -137,7 +138,7 @@ fn show_port(out: &mut impl Write, device: &Device, port: &Port, is_iwarp: bool,
         write!(out, ", LID {:#06x}", port.lid())?;
     }
     match port.gid() {
-        // On iWARP a GID is no address: peers know the device by the IP addresses of its interface.
+        // On iWARP a GID is not an address: peers reach the device by the IP addresses of its interface.
         _ if is_iwarp => writeln!(out)?,
         Some(row) => writeln!(out, ", {}", describe(&row))?,
         None => writeln!(out, ", no GID")?,
@@ -154,7 +155,7 @@ fn show_port(out: &mut impl Write, device: &Device, port: &Port, is_iwarp: bool,
         }
         writeln!(out, "    longest message {} bytes", port.max_message_bytes())?;
         for row in port.gids() {
-            writeln!(out, "    GID row {:3}: {}", row.index(), describe(row))?;
+            writeln!(out, "    GID index {:3}: {}", row.index(), describe(row))?;
         }
     }
     Ok(())
@@ -168,7 +169,7 @@ fn describe(row: &GidEntry) -> String {
         other => format!("{other:?}"),
     };
     let interface = row.interface_name().map(|name| format!(" on {name}")).unwrap_or_default();
-    format!("{kind} {}{interface} (row {})", row.gid, row.index())
+    format!("{kind} {}{interface} (index {})", row.gid, row.index())
 }
 
 fn state(state: PortState) -> String {

@@ -1,14 +1,14 @@
-//! `rping` of librdmacm: one side listens, the other connects by address and sends pings. The peer is another of these,
-//! or the `rping` of the package rdmacm-utils.
+//! `rping` of librdmacm: one side listens, the other connects by address and sends pings. The peer is another instance
+//! of this program, or the `rping` of the package rdmacm-utils.
 //!
 //! ```sh
 //! rping -s -a 192.0.2.1 -C 3 -v      # the server
 //! rping -c -a 192.0.2.1 -C 3 -v      # the client
 //! ```
 //!
-//! For each ping the client grants 64 bytes of its memory with the ping's text. The server reads them, and says so; the
-//! client grants other 64 bytes, and the server writes the text there and says so. A grant is a message of 16 bytes:
-//! address, key and length in network byte order.
+//! For each ping, the client grants 64 bytes of its memory that contain the ping's text. The server reads them and
+//! sends a message. Then the client grants another 64 bytes; the server writes the text there and sends a message. A
+//! grant is a message of 16 bytes: address, key and length in network byte order.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context as _, bail, ensure};
@@ -25,7 +25,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(10);
 const GRANT_BYTES: usize = 16;
 
-/// What the command line says.
+/// The options of the command line.
 struct Options {
     is_server: bool,
     address: IpAddr,
@@ -63,11 +63,11 @@ impl Options {
     }
 }
 
-/// What one side has besides its connection.
+/// The objects of one side, except its connection.
 struct Side {
     domain: ProtectionDomain<Checked>,
     poller: Poller<Checked>,
-    /// Messages that have arrived and were not asked for yet: a completion may come before that of an older request.
+    /// Messages that have arrived early: a completion may come before that of an older request.
     arrived: Vec<Buffer<Checked>>,
 }
 
@@ -83,10 +83,10 @@ fn prepare(device: &str) -> anyhow::Result<(Side, QueuePair<Checked, Init>)> {
 }
 
 impl Side {
-    /// The next message, whose receive is replaced by another.
+    /// Returns the next message, and posts another receive for it.
     fn message(&mut self, connection: &mut Connection<Checked>) -> anyhow::Result<Option<Buffer<Checked>>> {
         while self.arrived.is_empty() {
-            // Of an iWARP peer that has left, the device may learn before rdma_cm does.
+            // When an iWARP peer has left, the device may learn it before rdma_cm does.
             let noted = self.poller.poll()?.map_or(Ok(None), |completion| self.note(completion));
             let patience = if noted.is_ok() { Duration::ZERO } else { PATIENCE };
             if connection.wait_end(patience)?.is_some() {
@@ -98,7 +98,7 @@ impl Side {
         Ok(self.arrived.pop())
     }
 
-    /// Waits for a request of this side, and gives its buffer back.
+    /// Waits for a request of this side, and returns its buffer.
     fn done(&mut self) -> anyhow::Result<Buffer<Checked>> {
         loop {
             let completion = self.poller.wait(PATIENCE)?;
@@ -108,7 +108,7 @@ impl Side {
         }
     }
 
-    /// Keeps a message; gives back the buffer of anything else.
+    /// Keeps a message; returns the buffer of any other request.
     fn note(&mut self, completion: interlock::Completion<Checked>) -> anyhow::Result<Option<Buffer<Checked>>> {
         Ok(match completion.check()?.into_work() {
             Work::Received(message) => {
@@ -136,7 +136,7 @@ fn grant_bytes(address: u64, rkey: u32, size: usize) -> [u8; GRANT_BYTES] {
     bytes
 }
 
-/// A grant of the peer. Whether it is true, its device says.
+/// Parses a grant of the peer. If it is wrong, the peer's device refuses the access.
 fn granted<A: interlock::access::Exposed>(message: &[u8]) -> anyhow::Result<RemoteRegion<A>> {
     let (Some((address, rest)), true) = (message.split_first_chunk(), message.len() == GRANT_BYTES) else {
         bail!("a message of {} bytes, and not of {GRANT_BYTES}", message.len());
@@ -146,7 +146,7 @@ fn granted<A: interlock::access::Exposed>(message: &[u8]) -> anyhow::Result<Remo
     Ok(RemoteRegion::of_peer(u64::from_be_bytes(*address), size.into(), rkey)?)
 }
 
-/// The text of a ping, as long as asked for and ended by a zero.
+/// The text of a ping, `size` bytes long, with a zero at the end.
 fn ping(number: u32, size: usize) -> Vec<u8> {
     let mut text = format!("rdma-ping-{number}: ").into_bytes();
     let letters = (b'A'..=b'z').cycle().skip(number as usize % 58);

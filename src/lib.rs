@@ -5,7 +5,7 @@
 //!
 //! - what the verbs forbid does not compile;
 //! - what only the device can know comes back as a typed value;
-//! - what the program hands to the device nobody can touch until the device has handed it back.
+//! - memory that the program hands to the device cannot be touched until the device has handed it back.
 //!
 //! All of it is safe Rust: nothing of this interface is `unsafe` to use. The one exception is a program with memory of
 //! a kind that the library does not know: it implements an `unsafe` trait for it,
@@ -163,7 +163,7 @@
 //!
 //! # What is not here yet
 //!
-//! Futures; datagrams over `rdma_cm`; XRC and the transports of vendors.
+//! Futures; XRC and the transports of vendors.
 //!
 //! # More
 //!

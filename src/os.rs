@@ -1,7 +1,7 @@
-//! The few system calls that `std` does not have, as the library uses them, and maps of memory as owned types.
+//! The few system calls that `std` does not have, and maps of memory as owned types.
 //!
-//! They go through libc (feature `use-libc` of `rustix`): AddressSanitizer and whoever interposes libc see such a call,
-//! and would not see one that enters the kernel directly.
+//! The calls go through libc (feature `use-libc` of `rustix`): AddressSanitizer and whoever interposes libc see such a
+//! call. They would not see a call that enters the kernel directly.
 #![allow(unsafe_code, reason = "maps memory")]
 
 use crate::sys::ObjectPtr;
@@ -27,11 +27,11 @@ pub(crate) fn epoll_add(epoll: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result
     Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?)
 }
 
-/// `ppoll(2)`: sleeps until one of `fds` is readable, for `left` at most. How many are.
+/// `ppoll(2)`: sleeps until one of `fds` is readable, for `left` at most. Returns how many are readable.
 #[cfg(not(miri))]
 pub(crate) fn poll_readable<const N: usize>(fds: [BorrowedFd<'_>; N], left: std::time::Duration) -> io::Result<usize> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    // More than the system can count is for ever.
+    // A time that the system cannot represent is for ever.
     let left = Timespec::try_from(left).ok();
     Ok(poll(&mut fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)), left.as_ref())?)
 }
@@ -66,17 +66,17 @@ pub(crate) fn add_seals(file: BorrowedFd<'_>, seals: i32) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(file, SealFlags::from_bits_retain(seals.cast_unsigned()))?)
 }
 
-/// `fcntl(2)`, `F_GET_SEALS`. An error where the file is of a kind that has none.
+/// `fcntl(2)`, `F_GET_SEALS`. Fails if the file is of a kind that has no seals.
 pub(crate) fn seals(file: BorrowedFd<'_>) -> io::Result<i32> {
     Ok(rustix::fs::fcntl_get_seals(file)?.bits().cast_signed())
 }
 
-/// Pages that this process has mapped, readable and writable. Dropping it unmaps them.
+/// Pages that this process has mapped, readable and writable. Dropping this unmaps them.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     /// # Invariants
     ///
-    /// 0. The start of a map of `len` bytes, which nobody else unmaps; dangling if `len` is 0.
+    /// 0. `addr` is the start of a map of `len` bytes, which nobody else unmaps. It is dangling if `len` is 0.
     addr: ObjectPtr<u8>,
     len: usize,
 }
@@ -90,7 +90,7 @@ impl Mapping {
         Ok(Self { addr: ObjectPtr(addr), len })
     }
 
-    /// No bytes, which need no map.
+    /// A map of no bytes, for which nothing is mapped.
     fn of_nothing() -> Self {
         Self { addr: ObjectPtr(NonNull::dangling()), len: 0 }
     }
@@ -102,7 +102,7 @@ impl Mapping {
             return Ok(Self::of_nothing());
         }
         let offset = u64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-        // SAFETY: a new map, which replaces none.
+        // SAFETY: the call makes a new map, which replaces none.
         Self::of_new(unsafe { mm::mmap(ptr::null_mut(), len, READ_WRITE, MapFlags::SHARED, file, offset) }?, len)
     }
 
@@ -118,7 +118,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.len != 0 {
-            // SAFETY: our own map (0). Nobody uses it any more: whoever uses its bytes holds this.
+            // SAFETY: the map is our own (0). Nobody uses it any more: whoever uses its bytes holds this.
             let ended = unsafe { mm::munmap(self.as_ptr().cast(), self.len) };
             debug_assert!(ended.is_ok(), "{ended:?}");
         }
@@ -128,23 +128,23 @@ impl Drop for Mapping {
 /// The length of a transparent huge page.
 const HUGE_PAGE_BYTES: usize = 1 << 21;
 
-/// Pages that nobody else has mapped: zeroed at first, and the owner's alone.
+/// Pages that nobody else has mapped. They are zeroed at first, and belong only to their owner.
 #[derive(Debug)]
 pub(crate) struct PrivateMapping {
     /// # Invariants
     ///
-    /// 0. A private anonymous map.
+    /// 0. The map is private and anonymous.
     map: Mapping,
 }
 
 impl PrivateMapping {
-    /// `mmap(2)`: `len` zeroed bytes, with `flags` besides. None are mapped for 0.
+    /// `mmap(2)`: `len` zeroed bytes, with `flags` besides. Maps nothing if `len` is 0.
     pub(crate) fn new(len: usize, flags: i32) -> io::Result<Self> {
         if len == 0 {
             return Ok(Self { map: Mapping::of_nothing() });
         }
         let flags = MapFlags::PRIVATE | MapFlags::from_bits_retain(flags.cast_unsigned());
-        // SAFETY: a new map, which replaces none: no flag of our callers says where it goes.
+        // SAFETY: the call makes a new map, which replaces none: no flag of our callers chooses its address.
         let addr = unsafe { mm::mmap_anonymous(ptr::null_mut(), len, READ_WRITE, flags) }?;
         Ok(Self { map: Mapping::of_new(addr, len)? })
     }
@@ -161,11 +161,12 @@ impl PrivateMapping {
         Ok(aligned)
     }
 
-    /// Splits it at `len` bytes, which is a multiple of the page length. More than there is counts as all.
+    /// Splits the map at `len` bytes, which is a multiple of the page length. If `len` is too large, the second part is
+    /// empty.
     fn split_at_page(self, len: usize) -> (Self, Self) {
         let map = ManuallyDrop::new(self.map);
         let len = len.min(map.len);
-        // Inside the map or at its end, so never null.
+        // The address is inside the map or at its end, so it is never null.
         let rest = NonNull::new(map.as_ptr().wrapping_add(len)).unwrap_or(map.addr.0);
         let rest = Mapping { addr: ObjectPtr(rest), len: map.len - len };
         (Self { map: Mapping { addr: map.addr, len } }, Self { map: rest })
@@ -186,7 +187,7 @@ impl PrivateMapping {
         if self.map.len == 0 {
             return Ok(());
         }
-        // SAFETY: our own map (0); neither of the two callers' advice changes what is there.
+        // SAFETY: the map is our own (0). Neither of the two advices that callers give changes the content.
         Ok(unsafe { mm::madvise(self.as_ptr().cast(), self.map.len, advice) }?)
     }
 
@@ -195,12 +196,13 @@ impl PrivateMapping {
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {
-        // SAFETY: our own private map (0), zeroed by the kernel and so initialised.
+        // SAFETY: the bytes are our own private map (0), which the kernel has zeroed and so initialised.
         unsafe { slice::from_raw_parts(self.as_ptr(), self.map.len) }
     }
 
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: our own private map (0), zeroed by the kernel and so initialised; borrowed exclusively.
+        // SAFETY: the bytes are our own private map (0), which the kernel has zeroed and so initialised. It is borrowed
+        // mutably.
         unsafe { slice::from_raw_parts_mut(self.as_ptr(), self.map.len) }
     }
 }

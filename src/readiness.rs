@@ -1,6 +1,6 @@
 //! Waiting for descriptors, in this library and in an event loop of the program.
 //!
-//! The library does not give out the descriptors of the verbs themselves. Reading one takes an event away, and if that
+//! The library does not hand out the descriptors of the verbs themselves. Reading one takes an event away, and if that
 //! event is not acknowledged, the destroy of its object waits for ever. A poller also has two descriptors to watch. So
 //! a program gets an `epoll(7)` descriptor over them, which only tells that there is something to take.
 
@@ -32,7 +32,7 @@ use std::time::Duration;
 ///
 /// A program without `unsafe` waits on a thread of its own, with [`wait`](Self::wait).
 ///
-/// From [`Poller::readiness`](crate::Poller::readiness),
+/// It comes from [`Poller::readiness`](crate::Poller::readiness),
 /// [`CompletionChannel::readiness`](crate::completion::CompletionChannel::readiness) and
 /// [`AsyncEvents::readiness`](crate::event::AsyncEvents::readiness), which say what to call before waiting.
 #[derive(Debug)]
@@ -41,8 +41,8 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Readable while one of `fds` is. The descriptors stay the caller's: one that the caller closes is no longer
-    /// watched.
+    /// A descriptor that is readable while one of `fds` is. The `fds` stay the caller's: one that the caller closes is
+    /// no longer watched.
     pub(crate) fn over(fds: &[BorrowedFd<'_>]) -> Result<Self, VerbError> {
         let epoll = os::epoll().map_err(|error| failed("epoll_create1", &error))?;
         for &fd in fds {
@@ -51,8 +51,8 @@ impl Readiness {
         Ok(Self { epoll })
     }
 
-    /// Waits until it is readable, at most for `timeout`, and returns whether it is. For programs without an event
-    /// loop.
+    /// Waits until the descriptor is readable, at most for `timeout`, and returns whether it is. For programs without
+    /// an event loop.
     ///
     /// # Errors
     ///

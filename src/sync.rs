@@ -33,14 +33,14 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Locks. A lock that another holder poisoned by a panic is taken all the same: no critical section here leaves its
-/// data in a half-done state.
+/// Locks the mutex. A mutex that another holder poisoned by a panic is taken all the same: no critical section here
+/// leaves its data in a half-done state.
 pub(crate) fn lock<L: Lock>(mutex: &L) -> L::Guard<'_> {
     mutex.lock_anyway()
 }
 
-/// A mutex of the standard library, or of loom. (Locks that the models need not watch are the standard library's there
-/// too.)
+/// A mutex of the standard library, or of loom. (With loom, mutexes that the models need not watch are still those of
+/// the standard library.)
 pub(crate) trait Lock {
     type Guard<'l>
     where

@@ -17,7 +17,7 @@ pub struct OutOfRange {
     most: u64,
 }
 
-/// The text, so that numbers have the same base in both.
+/// The same text as `Display`, so that numbers have the same base in both.
 impl fmt::Debug for OutOfRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OutOfRange({self})")
@@ -74,7 +74,7 @@ macro_rules! number {
                 }
             }
 
-            /// The nearest in range to what a device says.
+            /// The number in range that is nearest to what a device reports.
             #[allow(dead_code, reason = "not every number comes from a device")]
             pub(crate) fn clamped(value: $int) -> Self {
                 Self(value.clamp($least, $most))
@@ -186,16 +186,16 @@ impl Psn {
     /// A random one, so that packets of an earlier connection are not taken for this one's.
     pub fn random() -> Self {
         use std::hash::{BuildHasher, RandomState};
-        // Guards against stale packets, not against an attacker: the standard library's seeds are enough.
+        // The number guards against stale packets, not against an attacker, so the standard library's seeds are enough.
         Self(RandomState::new().hash_one(()) as u32 & 0xff_ffff)
     }
 
-    /// A start for the next life of a pair whose next packet would have had this number. It is so far ahead that late
-    /// packets of the last life, and their acknowledgements, fall outside the window.
+    /// A start PSN for the time after a reset. `self` is the number that the pair would have sent next. The start is so
+    /// far ahead of it that late packets from before the reset, and their acknowledgements, fall outside the window.
     ///
-    /// Sequence numbers wrap around, so half of all random starts are behind. From such a start, soft-RoCE takes a late
-    /// acknowledgement for one of a new packet, and reports that packet as arrived.
-    pub(crate) fn of_next_life(self) -> Self {
+    /// Sequence numbers wrap around, so half of all random starts are behind `self`. From such a start, soft-RoCE takes
+    /// a late acknowledgement for one of a new packet, and reports that packet as arrived.
+    pub(crate) fn after_reset(self) -> Self {
         const AHEAD: u32 = 1 << 21;
         Self((self.0 + AHEAD + Self::random().0 % AHEAD) & 0xff_ffff)
     }
@@ -205,7 +205,7 @@ impl Qpn {
     /// The members of a multicast group.
     pub const MULTICAST: Self = Self(0xff_ffff);
 
-    /// From what a device says: the lower 24 bits.
+    /// The number that a device reports: the lower 24 bits.
     #[inline(always)]
     pub(crate) fn from_device(number: u32) -> Self {
         Self(number & 0xff_ffff)
@@ -439,7 +439,7 @@ mod tests {
     fn the_next_life_of_a_pair_is_ahead_of_its_last() {
         for last in [0, 1, 0x7f_ffff, 0xff_ffff] {
             for _ in 0..100 {
-                let ahead = Psn(last).of_next_life().0.wrapping_sub(last) & 0xff_ffff;
+                let ahead = Psn(last).after_reset().0.wrapping_sub(last) & 0xff_ffff;
                 assert!((1 << 21..1 << 22).contains(&ahead), "{ahead:#x}");
             }
         }

@@ -1,4 +1,4 @@
-//! What a verb reports when it fails. Errors that carry a queue pair or a request back stand beside those types.
+//! The error of a verb that failed. Errors that give a queue pair or a request back are declared next to those types.
 
 use std::io;
 
@@ -49,16 +49,18 @@ impl From<VerbError> for io::Error {
 fn hint(verb: &str, errno: i32) -> &'static str {
     match (verb, errno) {
         ("ibv_create_qp" | "ibv_create_qp_ex", libc::EINVAL | libc::ENOMEM) => {
-            " (more requests, elements or inline bytes than the device has? See `DeviceAttributes`)"
+            " (more requests, elements or inline bytes than the device supports? See `DeviceAttributes`)"
         }
         ("ibv_create_cq" | "ibv_create_cq_ex", libc::EINVAL) => {
-            " (no entries or more than the device has, or no such completion vector?)"
+            " (0 entries, more than the device supports, or no such completion vector?)"
         }
-        ("ibv_alloc_mw", libc::EOPNOTSUPP) => " (no windows: register the part of the memory by itself)",
-        ("ibv_query_port", libc::EINVAL) => " (no such port? `Context::ports` has them)",
+        ("ibv_alloc_mw", libc::EOPNOTSUPP) => {
+            " (the device has no windows: register that part of the memory by itself)"
+        }
+        ("ibv_query_port", libc::EINVAL) => " (no such port? `Context::ports` lists them)",
         ("ibv_attach_mcast", libc::EINVAL) => " (not a multicast address?)",
-        ("ibv_destroy_srq", libc::EBUSY) => " (queue pairs receive from it: destroy them first)",
-        (_, libc::EIO) => " (the device is gone?)",
+        ("ibv_destroy_srq", libc::EBUSY) => " (queue pairs still receive from it: destroy them first)",
+        (_, libc::EIO) => " (is the device gone?)",
         _ => "",
     }
 }

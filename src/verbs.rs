@@ -1,7 +1,7 @@
-//! From C to here, call by call: for who knows the verbs and looks for the method.
+//! From C to here, call by call: for a reader who knows the verbs and looks for the method.
 //!
-//! Nothing is in this module but this page. Each row links to what does the same; most of the C names are also aliases
-//! in the search of this documentation.
+//! This module has nothing but this page. Each row links to what does the same; most of the C names are also aliases in
+//! the search of this documentation.
 //!
 //! # Devices
 //!
@@ -105,11 +105,10 @@
 //! | time stamps, `ibv_wc_read_completion_ts` | few devices have them |
 //! | `ibv_alloc_td`, `ibv_alloc_parent_domain` | only one thread posts to a queue here, but providers ask for one thread for the whole pair |
 //! | alternate paths, `IBV_QP_ALT_PATH`; `static_rate`, `src_path_bits` of an address | InfiniBand links only, and nothing to test them on |
-//! | `ibv_create_qp` of `IBV_QPT_RAW_PACKET`, `IBV_QPT_XRC_*`, `IBV_QPT_DRIVER`; `ibv_create_wq`, `ibv_create_flow` | other transports; a type beside [`ReliableConnection`] would be one's place |
+//! | `ibv_create_qp` of `IBV_QPT_RAW_PACKET`, `IBV_QPT_XRC_*`, `IBV_QPT_DRIVER`; `ibv_create_wq`, `ibv_create_flow` | other transports; each would be a type next to [`ReliableConnection`] |
 //! | `ibv_alloc_dm`, `ibv_alloc_null_mr`, `ibv_advise_mr`, `ibv_reg_mr_iova` | not yet asked for |
-//! | `rdma_migrate_id`, `rdma_getaddrinfo`, `rdma_set_local_ece`, datagrams and multicast over rdma_cm | not yet asked for |
+//! | `rdma_migrate_id`, `rdma_getaddrinfo`, `rdma_set_local_ece` | not yet asked for |
 
-// For the links of the page.
 #[allow(unused_imports, reason = "for the links of the page")]
 use crate::{
     access::*, attributes::*, completion::*, datagram::*, device::*, domain::*, error::*, event::*, memory::*,

@@ -173,7 +173,7 @@ fn a_run_that_is_forgotten_gives_each_buffer_once() {
     assert_eq!(poller.unknown_completions(), 0);
 }
 
-/// What the program does while it takes a run of retired requests.
+/// An action of the program while it takes a run of retired requests.
 #[derive(Clone, Copy, Debug)]
 enum Deed {
     Posts,
@@ -321,7 +321,7 @@ fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
     }
 }
 
-/// What happens at an item of the vector.
+/// An event at an item of the vector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Event {
     Nothing,

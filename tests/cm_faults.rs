@@ -1,12 +1,14 @@
-//! Connections by address on soft devices that are told to fail, and on a clock that the test moves.
+//! Connections by address on soft devices with injected faults, and with a clock that the test moves.
 #![cfg(feature = "cm")]
 
 use interlock::cm::{
-    self, AcceptData, Cause, Channel, CmError, ConnectData, Connection, Failed, Idle, Listener, Parameters, Progress,
-    RejectReason, Resolved,
+    self, AcceptData, Advice, Cause, Channel, CmError, ConnectData, Connection, Failed, Idle, Listener, LookupData,
+    Parameters, Progress, RejectData, RejectReason, Resolved,
 };
 use interlock::error::{CreateError, NotOnIwarp, RegisterFailure, RequestFlaw, TransitionFailure};
+use interlock::number::AckTimeout;
 use interlock::soft::{Fabric, Fault, Profile, Verb};
+use interlock::state::DeviceState;
 use interlock::{AnyQueuePair, Checked, Context, Limits, PostError, RemoteAtomic, RemoteWrite};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -65,7 +67,7 @@ impl World {
         [(client, of_client), (server, of_server)]
     }
 
-    /// Nothing of rdma_cm is left when the listener has ended.
+    /// Ends the listener, and checks that rdma_cm then has no identifier and no event left.
     fn ends_clean(self) {
         let Self { fabric, context, listener, .. } = self;
         drop(listener);
@@ -102,7 +104,7 @@ fn a_pair_of_another_device_comes_back() {
     world.ends_clean();
 }
 
-/// CM005, on the side that accepts: the request is used up.
+/// CM005, on the side that accepts: the request is rejected.
 #[test]
 fn a_request_is_rejected_when_the_pair_is_of_another_device() {
     let mut world = World::on(Fabric::new());
@@ -221,7 +223,7 @@ fn data_may_arrive_before_the_connection_is_established() {
     let accepting = request.accept(pair, &Parameters::default(), &AcceptData::none()).unwrap();
     world.fabric.run();
     let Progress::Done(mut of_client) = connecting.poll().unwrap() else { panic!("no answer") };
-    // Its last word is on the way, and the message overtakes it.
+    // The client's last packet of the handshake is in flight, and the message overtakes it.
     of_client.pair.post_send(message(&client.domain, b"early")).unwrap();
     let received = loop {
         assert!(world.fabric.step());
@@ -255,9 +257,12 @@ fn a_removed_device_ends_everything_on_it() {
     assert!(matches!(connecting.wait(PATIENCE).unwrap_err().cause, Cause::DeviceRemoved));
     // The request came before the removal.
     drop(world.listener.poll().unwrap());
-    assert!(matches!(world.listener.poll(), Err(CmError::DeviceRemoved)));
+    for _ in 0..2 {
+        assert!(matches!(world.listener.poll(), Err(CmError::DeviceRemoved)));
+        assert!(matches!(world.listener.next(PATIENCE), Err(CmError::DeviceRemoved)));
+    }
     drop(resolved);
-    // What the device could not destroy stays allocated, so the fabric is left as it is.
+    // The device could not destroy some objects, which stay allocated, so this test does not call `ends_clean`.
     world.fabric.heal();
 }
 
@@ -267,7 +272,11 @@ fn a_changed_neighbour_does_not_end_a_connection() {
     let mut world = World::on(Fabric::new());
     let [(mut client, mut of_client), (mut server, mut of_server)] = world.connected();
     world.fabric.inject(Fault::NeighbourChanged { device: "dev0".into() });
-    assert!(of_client.poll_end().unwrap().is_none() && of_server.poll_end().unwrap().is_none());
+    for end in [&mut of_client, &mut of_server] {
+        assert_eq!(end.take_advice(), None);
+        assert!(end.poll_end().unwrap().is_none());
+        assert_eq!((end.take_advice(), end.take_advice()), (Some(Advice::NeighbourChanged), None));
+    }
     of_server.pair.post_receive(server.domain.buffer(64).unwrap()).unwrap();
     of_client.pair.post_send(message(&client.domain, b"on")).unwrap();
     client.poller.wait(PATIENCE).unwrap().check().unwrap();
@@ -285,22 +294,26 @@ fn a_call_that_fails_gives_back_what_it_took() {
     assert!(matches!(&failed.cause, Cause::Call(error) if error.verb() == "rdma_connect"), "{failed:?}");
     let (resolved, pair) = failed.value;
     let connecting = resolved.connect(pair, &Parameters::default(), &ConnectData::none()).unwrap();
-    // An accept that fails is the end of its request.
+    // A failed accept ends its request.
     world.fabric.inject(fails(Verb::RdmaAccept));
     let mut server = world.side();
     let failed = world.accepting(&mut server).unwrap_err();
     assert!(matches!(failed.value, AnyQueuePair::Errored(_)), "{failed:?}");
+    // Not the peer's doing.
+    assert!(matches!(failed.cause, Cause::Call(_)), "{failed:?}");
     let failed = connecting.wait(PATIENCE).unwrap_err();
     assert!(is_refused(&failed.cause));
     let AnyQueuePair::Init(pair) = failed.value else { panic!("not in Init") };
-    // As is one whose attributes are refused. Then nothing was done to the pair.
+    // If the attributes are refused, the accept also ends its request, but the pair is unchanged.
     client.pair = Some(pair);
     server = world.side();
     let connecting = world.connecting(&mut client);
     world.fabric.inject(fails(Verb::RdmaInitQpAttr));
-    assert!(matches!(world.accepting(&mut server).unwrap_err().value, AnyQueuePair::Init(_)));
+    let failed = world.accepting(&mut server).unwrap_err();
+    assert!(matches!(failed.value, AnyQueuePair::Init(_)));
+    assert!(matches!(failed.cause, Cause::Call(_)), "{failed:?}");
     assert!(is_refused(&connecting.wait(PATIENCE).unwrap_err().cause));
-    // A client that cannot establish ends, and its server hears of it.
+    // A client whose establish fails ends the connection, and its server is rejected.
     let [mut client, mut server] = [world.side(), world.side()];
     let connecting = world.connecting(&mut client);
     let accepting = world.accepting(&mut server).unwrap();
@@ -350,7 +363,8 @@ fn the_two_sides_may_be_on_two_devices() {
     assert_eq!(&server.received()[..], b"across");
 }
 
-/// The profile of soft iWARP refuses, before any verb, what such devices do not do, and what went in comes back.
+/// On the profile of soft iWARP, the library refuses before any verb what such devices do not support, and gives the
+/// objects back.
 #[test]
 fn an_iwarp_device_refuses_what_it_does_not_do() {
     let mut world = World::on(Fabric::with_profile(Profile::Siw));
@@ -387,4 +401,181 @@ fn an_iwarp_device_refuses_what_it_does_not_do() {
     assert!(matches!(error, PostError::Flawed { flaw: RequestFlaw::NotOnIwarp(NotOnIwarp::Atomics), .. }));
     let error = pair.into_sqd().unwrap_err();
     assert!(matches!(error.source, TransitionFailure::NotOnIwarp(NotOnIwarp::Drain)), "{error:?}");
+}
+
+/// The pair of a failed step, which must be in Error on the device and in its type.
+fn assert_errored(failed: &Failed<AnyQueuePair<Checked>>) {
+    let AnyQueuePair::Errored(pair) = &failed.value else { panic!("{failed:?} with {:?}", failed.value) };
+    assert_eq!(pair.query_state().unwrap(), DeviceState::Error);
+}
+
+/// CM045. An iWARP device moves the pair by itself, so a step that fails never gives back a pair in Init.
+#[test]
+fn on_iwarp_a_pair_that_was_not_connected_is_in_error() {
+    let mut world = World::on(Fabric::with_profile(Profile::Siw));
+    let rejected = |world: &mut World| world.listener.next(PATIENCE).unwrap().reject(&RejectData::none()).unwrap();
+    let mut client = world.side();
+    let receive = client.domain.buffer(64).unwrap();
+    client.pair.as_mut().unwrap().post_receive(receive).unwrap();
+    let connecting = world.connecting(&mut client);
+    rejected(&mut world);
+    let failed = connecting.wait(PATIENCE).unwrap_err();
+    assert!(matches!(failed.cause, Cause::Rejected { .. }), "{failed:?}");
+    assert_errored(&failed);
+    assert!(client.poller.wait(PATIENCE).unwrap().check().unwrap_err().into_buffer().is_some());
+    // The channel fails.
+    let mut client = world.side();
+    let connecting = world.connecting(&mut client);
+    world.fabric.inject(fails(Verb::RdmaGetCmEvent));
+    let failed = connecting.wait(PATIENCE).unwrap_err();
+    assert!(matches!(failed.cause, Cause::Call(_)), "{failed:?}");
+    assert_errored(&failed);
+    drop(world.listener.poll());
+    // The client goes while the server accepts: the device has moved the pair of the server by then.
+    world.fabric.inject(Fault::ClientsGone { count: 1 });
+    let [mut client, mut server] = [world.side(), world.side()];
+    let connecting = world.connecting(&mut client);
+    let failed = world.accepting(&mut server).unwrap_err();
+    assert!(matches!(&failed.cause, Cause::PeerGone(error) if error.errno() == libc::ECONNRESET), "{failed:?}");
+    assert_errored(&failed);
+    drop(connecting);
+    world.ends_clean();
+}
+
+/// CM046. The device breaks the pair when the peer ends, perhaps before the program has looked at its connection.
+#[test]
+fn on_iwarp_a_peer_that_ends_at_once_has_disconnected() {
+    let mut world = World::on(Fabric::with_profile(Profile::Siw));
+    let [mut client, mut server] = [world.side(), world.side()];
+    let connecting = world.connecting(&mut client);
+    drop(world.accepting(&mut server).unwrap());
+    let failed = connecting.wait(PATIENCE).unwrap_err();
+    assert!(matches!(failed.cause, Cause::Disconnected), "{failed:?}");
+    assert_errored(&failed);
+    let [mut client, mut server] = [world.side(), world.side()];
+    let connecting = world.connecting(&mut client);
+    let accepting = world.accepting(&mut server).unwrap();
+    drop(connecting.wait(PATIENCE).unwrap());
+    let failed = accepting.wait(PATIENCE).unwrap_err();
+    assert!(matches!(failed.cause, Cause::Disconnected), "{failed:?}");
+    assert_errored(&failed);
+    world.ends_clean();
+}
+
+#[test]
+fn an_iwarp_device_has_no_datagrams_by_address() {
+    let world = World::on(Fabric::with_profile(Profile::Siw));
+    let at = SocketAddr::new(world.at.ip(), 0);
+    let is_refused = |cause: &Cause| matches!(cause, Cause::NotOnIwarp(NotOnIwarp::OtherTransports));
+    let failed = cm::serve(&world.context, at).unwrap_err();
+    assert!(matches!(failed, CmError::NotOnIwarp(NotOnIwarp::OtherTransports)), "{failed:?}");
+    let channel = Channel::open(&world.context).unwrap();
+    let bound = Idle::for_datagrams(&channel).unwrap().bind(at).unwrap();
+    let failed = bound.join([239, 7, 7, 9].into()).unwrap_err();
+    assert!(is_refused(&failed.cause), "{failed:?}");
+    assert!(is_refused(&failed.value.listen(0).unwrap_err().cause));
+    let failed = cm::look_up(&world.context, world.at, &LookupData::none(), PATIENCE).unwrap_err();
+    assert!(is_refused(&failed), "{failed:?}");
+    drop(channel);
+    world.ends_clean();
+}
+
+/// CM016, in one call: the text names the timeout of the program, not what was left of it.
+#[test]
+fn what_took_too_long_in_one_call_names_the_whole_timeout() {
+    let world = World::on(Fabric::new());
+    world.fabric.inject(Fault::ConnectRequestsLost { count: u32::MAX });
+    let failed = cm::connect(world.at, world.side().take(), &ConnectData::none(), SHORT).unwrap_err();
+    assert!(matches!(failed.cause, Cause::TimedOut(SHORT)), "{failed:?}");
+    let failed = cm::look_up(&world.context, world.at, &LookupData::none(), SHORT).unwrap_err();
+    assert!(matches!(failed, Cause::TimedOut(SHORT)), "{failed:?}");
+    let silent = SocketAddr::new([10, 73, 0, 77].into(), 1);
+    let failed = cm::connect(silent, world.side().take(), &ConnectData::none(), Duration::ZERO).unwrap_err();
+    assert!(matches!(failed.cause, Cause::TimedOut(Duration::ZERO) | Cause::Call(_)), "{failed:?}");
+    world.ends_clean();
+}
+
+/// What fails while a thread takes events of others does not concern an identifier that has its own.
+#[test]
+fn a_channel_that_fails_later_does_not_hide_an_event() {
+    let world = World::on(Fabric::new());
+    let channel = Channel::open(&world.context).unwrap();
+    let resolving = Idle::new(&channel).unwrap().resolve(world.at, PATIENCE).unwrap();
+    world.fabric.inject(Fault::VerbFails { verb: Verb::RdmaGetCmEvent, after: 1, count: 1, errno: libc::ENOMEM });
+    drop(resolving.wait(PATIENCE).unwrap());
+    drop(channel);
+    world.ends_clean();
+}
+
+/// A descriptor that stays readable although no identifier may be asked keeps an event loop busy for ever.
+#[test]
+fn an_event_loop_is_not_woken_for_what_nobody_polls() {
+    let mut world = World::on(Fabric::new());
+    let channel = Channel::open(&world.context).unwrap();
+    let readiness = channel.readiness().unwrap();
+    let is_ready = || readiness.wait(SHORT).unwrap();
+    let end = |world: &mut World| {
+        let [mut client, mut server] = [world.side(), world.side()];
+        let resolved = Idle::new(&channel).unwrap().resolve(world.at, PATIENCE).unwrap().wait(PATIENCE).unwrap();
+        let connecting = resolved.connect(client.take(), &Parameters::default(), &ConnectData::none()).unwrap();
+        let accepting = world.accepting(&mut server).unwrap();
+        (connecting.wait(PATIENCE).unwrap(), accepting.wait(PATIENCE).unwrap(), [client, server])
+    };
+    // A connection that this side has ended: the answer of the peer waits for `wait_for_number`.
+    let (of_client, of_server, sides) = end(&mut world);
+    let mut ended = of_client.disconnect().unwrap();
+    drop(of_server);
+    assert!(is_ready());
+    assert!(!channel.poll().unwrap());
+    assert!(!is_ready());
+    assert!(ended.wait_for_number(PATIENCE).unwrap());
+    drop((ended, sides));
+    // A connection that the peer has ended is asked again, and takes what comes.
+    let (mut of_client, of_server, sides) = end(&mut world);
+    drop(of_server);
+    assert!(is_ready());
+    assert!(channel.poll().unwrap());
+    assert!(is_ready());
+    for _ in 0..2 {
+        assert!(matches!(of_client.poll_end().unwrap(), Some(Cause::Disconnected)));
+        assert!(!is_ready());
+        world.fabric.inject(Fault::DeviceRemoved { device: "dev0".into() });
+    }
+    drop((of_client, sides));
+}
+
+/// A thread that takes events gives the lock up between batches, and an event loop is told that there is more.
+#[test]
+fn a_flood_of_requests_is_taken_in_batches() {
+    let world = World::on(Fabric::new());
+    let channel = Channel::open(&world.context).unwrap();
+    let bound = Idle::new(&channel).unwrap().bind(SocketAddr::new(world.at.ip(), 0)).unwrap();
+    let World { fabric, context, listener, .. } = world;
+    let at = bound.local_address().unwrap();
+    let world = World { fabric, context, listener, at };
+    let mut busy = bound.listen(0).unwrap();
+    let mut sides: Vec<_> = (0..100).map(|_| world.side()).collect();
+    let clients: Vec<_> = sides.iter_mut().map(|side| world.connecting(side)).collect();
+    let readiness = channel.readiness().unwrap();
+    let waiting = |events: usize| format!("{:?}", world.fabric).contains(&format!("cm_events: {events}"));
+    assert!(waiting(100), "{:?}", world.fabric);
+    assert!(channel.poll().unwrap());
+    assert!(waiting(36), "{:?}", world.fabric);
+    let mut taken = Vec::new();
+    while readiness.wait(Duration::ZERO).unwrap() {
+        taken.extend(busy.poll().unwrap());
+    }
+    assert_eq!(taken.len(), 100);
+    drop((clients, taken, busy, channel));
+    world.ends_clean();
+}
+
+#[test]
+fn an_acknowledgement_timeout_for_ever_is_refused() {
+    let world = World::on(Fabric::new());
+    let channel = Channel::open(&world.context).unwrap();
+    let mut idle = Idle::new(&channel).unwrap();
+    let error = idle.set_ack_timeout(AckTimeout::new(0).unwrap()).unwrap_err();
+    assert_eq!((error.verb(), error.errno()), ("rdma_set_option", libc::EINVAL));
+    idle.set_ack_timeout(AckTimeout::new(1).unwrap()).unwrap();
 }

@@ -1,4 +1,4 @@
-//! What a device reports about itself, on the soft device or on the device that `INTERLOCK_DEVICE` names.
+//! Tests what a device reports about itself, on the soft device or on the device that `INTERLOCK_DEVICE` names.
 
 use interlock::completion::CompletionQueueOptions;
 use interlock::device::ForkSupport;

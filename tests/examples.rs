@@ -122,8 +122,8 @@ fn a_bad_argument_is_one_line() {
 #[test]
 fn what_the_device_does_not_have_is_one_line() {
     let name = context().name().to_owned();
-    pingpong(&["-d", "mlx9_9"]).failed("there is no RDMA device \"mlx9_9\"; there are: ").failed("soft0");
-    pingpong(&["-b", "-g", "251"]).failed("no row 251: port 1 has no such GID; it has: ");
+    pingpong(&["-d", "mlx9_9"]).failed("no RDMA device has the name \"mlx9_9\" (available: ").failed("soft0");
+    pingpong(&["-b", "-g", "251"]).failed("no GID at index 251: port 1 has no such GID; it has: ");
     pingpong(&["-b", "-i", "77"]).failed(&format!("port 77 of {name}: ibv_query_port failed"));
     // Some devices can hold that many receives, so both results are correct.
     let many_receives = pingpong(&["-b", "-r", "40000", "-s", "1"]);
@@ -146,7 +146,7 @@ fn devices_shows_the_one_that_is_used() {
         let ended =
             Program::run(example("devices"), arguments).succeeded().says(&format!("{name}  GUID 0x")).says("soft1 ");
         assert_eq!(on_hardware(), !ended.stdout.contains("rdma link add"), "{ended:#?}");
-        assert_eq!(arguments.contains(&"-v"), ended.stdout.contains("GID row "), "{ended:#?}");
+        assert_eq!(arguments.contains(&"-v"), ended.stdout.contains("GID index "), "{ended:#?}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! What only extended completion queues do. What both kinds do is tested by the other programs, which run each test
-//! that `also_extended!` names once for each kind.
+//! Tests what only extended completion queues do. The other programs test what both kinds do: they run each test that
+//! `also_extended!` names once for each kind.
 
 use interlock::attributes::ConnectAttributes;
 use interlock::completion::{CompletionQueueOptions, Polling};

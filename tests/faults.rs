@@ -1,4 +1,4 @@
-//! What the library does when verbs fail, on soft devices that are told to fail them.
+//! Tests what the library does when verbs fail, on soft devices with injected faults.
 
 use interlock::error::{CreateError, NamedDomainError, OpenError, PollError, PostAllError, WaitError};
 use interlock::soft::{Fabric, Fault, Profile, Verb};
@@ -313,7 +313,7 @@ fn a_device_that_does_not_open_says_why() {
     assert!(matches!(&error, OpenError::Refused { source, .. } if source.errno() == libc::EACCES), "{error}");
     assert!(error.to_string().contains("/dev/infiniband"), "{error}");
     let error = Context::open("mlx9_9").unwrap_err();
-    assert!(error.to_string().starts_with("there is no RDMA device \"mlx9_9\"; there are: "), "{error}");
+    assert!(error.to_string().starts_with("no RDMA device has the name \"mlx9_9\" (available: "), "{error}");
     assert!(error.to_string().contains("soft0"), "{error}");
 }
 
@@ -372,7 +372,7 @@ fn a_batch_of_which_nothing_is_known_says_so() {
         })
         .unwrap_err();
     assert_eq!((error.posted, error.refused.len(), error.uncertain), (0, 0, 5));
-    assert!(error.to_string().contains("5 requests of a batch possibly posted"), "{error}");
+    assert!(error.to_string().contains("perhaps 5 more"), "{error}");
     let next = link.left.post_write(link.domain.buffer(8).unwrap(), &region.remote()).unwrap_err();
     assert!(matches!(next, PostError::Broken { .. }), "{next:?}");
 }

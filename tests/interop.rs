@@ -14,7 +14,7 @@ use support::{context, on_hardware};
 const ECHOED: &str = "every byte checked; the peer echoed";
 const PLAYED: &str = "every byte checked; the peer sent the pattern of this program";
 
-/// The devices of the two sides. Each has its GID row, in the form of arguments that both programs take.
+/// The devices of the two sides, each with a GID index, as arguments that both programs take.
 struct Devices {
     server: [String; 4],
     client: [String; 4],

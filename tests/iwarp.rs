@@ -1,4 +1,4 @@
-//! What a device of Linux soft iWARP is, and what the library refuses there. `./x test siw` runs it.
+//! Tests how a device of Linux soft iWARP appears, and what the library refuses on it. `./x test siw` runs it.
 
 use interlock::completion::{CompletionQueueOptions, Polling};
 use interlock::device::{GidKind, LinkLayer};
@@ -22,7 +22,7 @@ macro_rules! domain {
     }};
 }
 
-/// What `ibv_query_qp` says of a pair that is in `state`. Linux 6.1 does not fill the state in, so it is 0.
+/// The state that `ibv_query_qp` reports for a pair in `state`. Linux 6.1 does not fill it in, so it is 0.
 fn reported(state: DeviceState) -> DeviceState {
     if is_linux_6_12() { state } else { DeviceState::Reset }
 }
@@ -44,13 +44,14 @@ fn the_device_is_there_and_its_provider_is_reviewed() {
     }
 }
 
-/// Its one row begins with the MAC address. The library calls the kind InfiniBand, which means nothing on iWARP.
+/// The only entry of the GID table begins with the MAC address. The library reports its kind as InfiniBand, which means
+/// nothing on iWARP.
 #[test]
 #[ignore = "needs soft iWARP: ./x test siw"]
 fn the_only_gid_is_no_address() {
     let port = context().active_port().unwrap();
     let [row] = port.gids() else { panic!("{:?}", port.gids()) };
-    // The name that tests/rxe/devices gave it; Linux 6.1 does not say of which interface the row is.
+    // tests/rxe/devices gave the interface this name. Linux 6.1 does not report the interface of the entry.
     let interface = format!("veth-{}", context().name());
     let mac = std::fs::read_to_string(format!("/sys/class/net/{interface}/address")).unwrap();
     let mac: Vec<u8> = mac.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
@@ -67,7 +68,7 @@ fn memory_is_registered_with_each_right() {
     drop(domain.register::<RemoteRead, _>(words()).unwrap());
     drop(domain.register::<RemoteWrite, _>(words()).unwrap());
     drop(domain.register::<RemoteReadWrite, _>(words()).unwrap());
-    // The device has no atomics, and would not say so here.
+    // The device has no atomics, but it would register this memory all the same.
     let error = domain.register::<RemoteAtomic, _>(words()).unwrap_err();
     assert!(matches!(error.source, RegisterFailure::NotOnIwarp(NotOnIwarp::Atomics)), "{error}");
     assert_eq!(error.memory.len(), 1024);
@@ -164,7 +165,7 @@ fn a_pair_has_six_elements_and_eighty_inline_bytes() {
     }
 }
 
-/// `ibv_modify_qp` to RTR would answer 0 and do nothing, so the library does not ask.
+/// `ibv_modify_qp` to RTR would return 0 and do nothing, so the library does not call it.
 #[test]
 #[ignore = "needs soft iWARP: ./x test siw"]
 fn a_connection_by_records_is_refused_and_the_pair_comes_back() {
@@ -180,7 +181,7 @@ fn a_connection_by_records_is_refused_and_the_pair_comes_back() {
     assert_eq!(pair.query_state().unwrap(), reported(DeviceState::Init));
 }
 
-/// `ibv_modify_qp` to Reset would answer 0 and do nothing, so the library does not ask.
+/// `ibv_modify_qp` to Reset would return 0 and do nothing, so the library does not call it.
 #[test]
 #[ignore = "needs soft iWARP: ./x test siw"]
 fn a_reset_is_refused() {

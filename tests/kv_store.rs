@@ -162,7 +162,7 @@ fn a_bad_argument_is_one_line() {
         (&["bench", "--seconds", "soon"], "--seconds takes a number from 1 to 86400, not \"soon\""),
         (&["serve", "-p", "0"], "-p takes a number from 1"),
         (&["serve", "--lease", "0"], "--lease takes a number from 1 to 86400"),
-        (&["-d", "mlx9_9"], "there is no RDMA device \"mlx9_9\""),
+        (&["-d", "mlx9_9"], "no RDMA device has the name \"mlx9_9\""),
         (&["-d", "soft0", "serve"], "soft0 is a soft device, which no other process reaches"),
         (&["-d", "soft0", "bench", "--at", "localhost"], "soft0 is a soft device"),
     ] {

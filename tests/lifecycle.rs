@@ -425,7 +425,7 @@ fn a_name_is_taken_until_the_last_object_is_gone() {
     let error = context.named_domain(Test).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the domain name `Test` is taken until every object of the domain that has it is dropped (see \
+        "the domain name `Test` is in use until every object of the domain that has it is dropped (see \
          docs/failures.md#name-taken)"
     );
     drop(buffer);
@@ -555,7 +555,7 @@ fn memory_that_cannot_be_registered_comes_back() {
     let error = domain.register::<LocalWrite, _>(Vec::<u8>::with_capacity(10)).unwrap_err();
     assert_eq!(
         (error.memory.capacity(), error.source.to_string().as_str()),
-        (10, "a memory region has at least one byte")
+        (10, "a memory region must have at least one byte")
     );
     let error = domain.register::<RemoteRead, _>(vec![1_u8; 7]).unwrap_err();
     assert_eq!(error.memory, [1; 7]);

@@ -569,13 +569,13 @@ fn drop_capabilities() {
     /// `_LINUX_CAPABILITY_VERSION_3`, for the calling thread.
     const THIS: Header = Header(0x2008_0522, 0);
     let mut sets = [[0_u32; 3]; 2];
-    // SAFETY: the kernel reads one header and writes two sets; both are there.
+    // SAFETY: the kernel reads one header, `THIS`, and writes two sets, the length of `sets`.
     let got = unsafe { libc::syscall(libc::SYS_capget, &THIS, sets.as_mut_ptr()) };
     assert_eq!(got, 0);
     for [effective, ..] in &mut sets {
         *effective = 0;
     }
-    // SAFETY: the kernel reads one header and two sets; both are there.
+    // SAFETY: the kernel reads one header, `THIS`, and two sets, the length of `sets`.
     assert_eq!(unsafe { libc::syscall(libc::SYS_capset, &THIS, sets.as_ptr()) }, 0);
 }
 
@@ -686,7 +686,7 @@ fn words_and_bytes_that_are_not_inside_are_refused() {
     for range in [0..33, 32..33, 0..usize::MAX, usize::MAX - 1..usize::MAX, 40..3] {
         assert!(region.to_vec(range.clone()).is_err(), "{range:?}");
     }
-    assert_eq!(region.word(40).unwrap_err().to_string(), "8 bytes at offset 40 are not inside 32 bytes");
+    assert_eq!(region.word(40).unwrap_err().to_string(), "8 bytes at offset 40 do not fit inside 32 bytes");
 }
 
 /// C106: the key of memory of any kind is useless once the memory is deregistered.

@@ -285,7 +285,7 @@ const MUTANTS: &[Mutant] = &[
         cases: &["queue/a_state_is_not_added"],
     },
     Mutant {
-        without: "the new life of each batch",
+        without: "the new lifetime of each batch",
         changes: &[
             (
                 "queue/pair_post.rs",

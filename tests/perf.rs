@@ -171,8 +171,8 @@ fn a_bad_argument_is_one_line() {
         (&["-t", "0"], "-t takes a number from 1 to 32768"),
         (&["-p", "65536"], "-p takes a number from 1 to 65535"),
         (&["-g", "-1"], "-g takes a number from 0 to 255"),
-        (&["-d", "mlx9_9"], "there is no RDMA device \"mlx9_9\"; there are: "),
-        (&["-g", "251"], "no row 251: "),
+        (&["-d", "mlx9_9"], "no RDMA device has the name \"mlx9_9\" (available: "),
+        (&["-g", "251"], "no GID at index 251: "),
         (&["-n", "1", "--csv", "/nowhere/at/all"], "cannot write /nowhere/at/all: "),
     ] {
         perf(arguments).failed(&format!("perf: {why}"));

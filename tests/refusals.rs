@@ -208,7 +208,7 @@ fn no_connection_goes_to_a_multicast_number() {
     let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     let error = pair.connect(&peer).unwrap_err();
     assert!(matches!(error.source, TransitionFailure::Multicast { number: Qpn::MULTICAST }), "{error:?}");
-    assert!(error.to_string().starts_with("0xffffff is not one queue pair"), "{error}");
+    assert!(error.to_string().starts_with("0xffffff stands for all members"), "{error}");
     assert!(matches!(error.queue_pair, interlock::AnyQueuePair::Init(_)), "it is as it was");
     let pair = domain.unreliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     assert!(matches!(pair.connect(&peer).unwrap_err().source, TransitionFailure::Multicast { .. }));
@@ -248,7 +248,7 @@ fn a_share_says_why_it_is_not_unique() {
     let clone = share.clone();
     let error = share.into_unique().unwrap_err();
     assert_eq!(error.reason, NotUniqueReason::Clones);
-    assert!(error.to_string().starts_with("clones of the share are around"), "{error}");
+    assert!(error.to_string().starts_with("the share has other clones"), "{error}");
     drop(clone);
     assert_eq!(error.share.into_unique().unwrap().capacity(), 8);
     let region = domain.register::<interlock::RemoteRead, _>(vec![1_u64]).unwrap().share();
@@ -357,15 +357,15 @@ fn each_error_leaves_a_scoped_domain_without_its_object() {
         })?
     };
     let texts = [
-        "there is no row 65535",
+        "the port's table of partition keys has",
         "the work queue is full",
-        "memory that peers reach is 8-byte aligned",
-        "9 is not inside the buffer",
-        "the second buffer does not start where the first ends",
-        "the buffer is not all of this region",
+        "memory that peers can access must be 8-byte aligned",
+        "a buffer of 8 bytes cannot be split at 9",
+        "the buffers are not adjacent in one region",
+        "the buffer does not cover all of this region",
         "Receive on queue pair 0x",
-        "clones of the share are around",
-        "the halves are of different queue pairs",
+        "the share has other clones",
+        "the halves belong to different queue pairs",
         "the completion queue has",
         "ibv_destroy_srq failed",
     ];

@@ -308,8 +308,8 @@ fn a_datagram_without_a_shared_receive_is_lost() {
     assert_eq!(post.arrived(2).iter().map(|(_, datagram)| datagram.message()).collect::<Vec<_>>(), [b"kept"]);
 }
 
-/// Whatever the device does with a datagram that is too long, the receive comes back once and the other pair still
-/// works.
+/// The receive of a datagram that is too long comes back once, whatever the device does with the datagram, and the
+/// other pair still works.
 #[test]
 fn a_datagram_too_long_for_its_receive_is_no_message() {
     interlock::domain! { struct Test; }

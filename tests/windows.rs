@@ -29,7 +29,7 @@ fn unsettled<B: Brand>(failure: Failure<B>) -> UnsettledWindow<B> {
     window
 }
 
-/// What differs between the two types of window.
+/// The differences between the two types of window.
 trait Kind: WindowType + Sized {
     fn alloc<B: Brand>(domain: &ProtectionDomain<B>, pair: &mut QueuePair<B>) -> Window<B, Self>;
     fn bound<B: Brand>(work: Work<B>) -> BoundWindow<B, Self>;

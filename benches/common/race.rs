@@ -37,11 +37,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SEND: usize = 0;
 const RECEIVE: usize = 1;
 
-/// The accounts of one queue pair. The record of a post and its completion may come in either order, and are matched
-/// here.
+/// The accounts of one queue pair. The record of a post may come before or after its completion; this matches the two.
 #[derive(Default)]
 struct Account {
-    /// Requests that were posted, with the addresses of their buffers. There is no id if `post_all` posted the request.
+    /// Requests that were posted, with the addresses of their buffers. The id is `None` if `post_all` posted the
+    /// request.
     posted: [VecDeque<(Option<WorkId>, usize)>; 2],
     arrived: [VecDeque<(WorkId, usize)>; 2],
     failed: [bool; 2],
@@ -94,7 +94,7 @@ pub(crate) fn race(seed: u64, threads: usize, lives: usize) -> Tally {
 
 fn race_in<B: Brand>(fabric: &Fabric, domain: &ProtectionDomain<B>, seed: u64, threads: usize, lives: usize) -> Tally {
     let port = domain.context().active_port().expect("a port");
-    // The room of a destroyed pair comes back late. There is room for a third pair in each lane; without room, the lane
+    // The room of a destroyed pair comes back late, so there is room for a third pair in each lane. A lane without room
     // waits.
     let (queue, poller) = domain.completion_queue(LIMITS.completions() * 3 * threads as u32).expect("a queue");
     let owners = Mutex::new(HashMap::new());
@@ -355,7 +355,7 @@ impl<B: Brand> Lane<'_, B> {
     }
 }
 
-/// What a sender thread returns.
+/// The result of a sender thread.
 struct Sender<B> {
     half: SendHalf<B>,
     left: Vec<Buffer<B>>,

@@ -101,7 +101,7 @@ pub(crate) fn poll_each<B: Brand>(poller: &mut Poller<B>, f: impl FnMut(Completi
     poller.poll_each(f)
 }
 
-/// As [`poll_each`], through `poll_retired`: `f` gets the unsignalled requests too.
+/// Like [`poll_each`], but through `poll_retired`: `f` gets the unsignalled requests too.
 pub(crate) fn poll_retired<B: Brand>(poller: &mut Poller<B>, mut f: impl FnMut(Ended<B>)) -> Result<usize, PollError> {
     poller.poll_retired(|mut retired| {
         retired.unsignalled().for_each(|success| f(Ended::of_success(success)));

@@ -98,7 +98,7 @@ struct End<B> {
     model: Model,
     /// Whether `model` describes this pair.
     modelled: bool,
-    /// A reset failed, perhaps half way: the device may already be in Reset.
+    /// Whether a reset failed, perhaps half way: on the device, the pair may already be in Reset.
     half_reset: bool,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct World<B> {
     pub(crate) tally: Tally,
     fabric: Fabric,
     random: Random,
-    /// Faults were injected and have not been healed since, so verbs may fail.
+    /// Whether faults were injected and have not been healed since, so that verbs may fail.
     armed: bool,
     links: Vec<[End<B>; 2]>,
     books: HashMap<Qpn, Books>,
@@ -275,7 +275,7 @@ impl<B: Brand> World<B> {
             self.fabric.run();
         }
         for at in 0..2 {
-            // The room comes back when the poller looks at the device for the last time.
+            // The room comes back once the poller has seen the queue empty.
             for _ in 0..1_000 {
                 self.collect(at);
             }

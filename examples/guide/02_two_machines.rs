@@ -1,7 +1,8 @@
 //! # 2. Hello on two machines
 //!
 //! Before two queue pairs can be connected, each side must know the other's `Endpoint`: the number of the queue pair,
-//! its first packet number, and the address of the port. RDMA has no way to ask for it, so it crosses by a TCP socket.
+//! its first packet number, and the address of the port. RDMA has no way to ask for it, so each side sends its own
+//! through a TCP socket.
 //!
 //! ```sh
 //! guide_02_two_machines server                # on one machine: listens on TCP port 18515
@@ -10,18 +11,18 @@
 //! ```
 //!
 //! (`guide_02_two_machines` is `cargo run --example guide_02_two_machines --`.) A soft device reaches its own process
-//! only, so there the third form is the only one that works.
+//! only, so only the third form works on it.
 //!
 //! `meet` is the same on both sides, and its order matters:
 //!
-//! 1. Post the receives. From Init on a pair takes receives, so the first message finds one.
-//! 2. Send the own record, read the peer's, and `connect`. `Endpoint::from_bytes` checks every field: bytes from a
+//! 1. Post the receives. A pair takes receives from Init on, so one is ready for the first message.
+//! 2. Send this side's record, read the peer's, and `connect`. `Endpoint::from_bytes` checks every field: bytes from a
 //!    network are never trusted.
-//! 3. Wait until the peer has connected too. A message to a pair that is not yet in Ready To Receive is retried by the
-//!    device, which is slow, and lost for good once the retries are used up.
+//! 3. Wait until the peer has connected too. The device retries a message to a pair that is not yet in Ready To
+//!    Receive, which is slow; after the last retry, the send fails.
 //!
-//! The last byte on the socket has the same purpose at the other end: a side that closes its pair while the peer still
-//! waits for an acknowledgement would make that request fail.
+//! The last byte on the socket is needed at the end, for a similar reason: if a side closes its pair while the peer
+//! still waits for an acknowledgement, the peer's request fails.
 use anyhow::bail;
 use interlock::{Buffer, Context, Endpoint, Init, Limits, ProtectionDomain, QueuePair};
 use std::io::{Read, Write};
@@ -52,7 +53,7 @@ fn in_step(socket: &mut TcpStream) -> anyhow::Result<()> {
     Ok(socket.read_exact(&mut [0])?)
 }
 
-/// One end: says `text`, and returns what the peer says.
+/// Runs one end: sends `text`, and returns the text of the peer.
 fn talk(domain: &ProtectionDomain<Hello>, mut socket: TcpStream, text: &str) -> anyhow::Result<String> {
     let port = domain.context().active_port()?;
     let (queue, mut poller) = domain.completion_queue(Limits::default().completions())?;

@@ -7,18 +7,18 @@
 //! INTERLOCK_DEVICE=soft0 cargo run --example guide_03_one_sided
 //! ```
 //!
-//! The owner registers memory with the right that the peer gets. Rights are types: a region of `RemoteWrite` may be
-//! written by peers, and `remote` makes the record that grants it: address, length, rights, and the *rkey*. The peer
-//! parses the record as a `RemoteRegion<RemoteWrite>`. A read from it does not compile, and a slice of it cannot reach
-//! outside.
+//! The owner registers memory with the right that the peer gets. Rights are types: peers may write a region of
+//! `RemoteWrite`. `remote` makes the record that grants it: address, length, rights, and the *rkey*. The peer parses
+//! the record as a `RemoteRegion<RemoteWrite>`. A read from it does not compile, and a slice of it stays within its
+//! bounds.
 //!
-//! From here on a peer may change the bytes at any moment. So the owner gets no `&[u8]` of them, which must never
-//! change behind the reference. It copies (`read_into`) or loads words. When the copy is made, the peer may already
-//! have written something else.
+//! From here on a peer may change the bytes at any moment. The bytes behind a `&[u8]` must never change, so the owner
+//! gets no such reference. It copies the bytes (`read_into`) or loads words. By the time the copy is made, the peer may
+//! already have written something else.
 //!
-//! How does the owner know that a write has arrived? Not by looking at the bytes: their order is not promised. Either
-//! the writer sends a message afterwards, or its last write carries an *immediate*, as here. Such a write takes one
-//! receive of the owner, and its completion says that this write and all earlier ones of the pair have arrived.
+//! How does the owner learn that a write has arrived? It cannot tell from the bytes, which may arrive in any order.
+//! Either the writer sends a message afterwards, or its last write carries an *immediate*, as here. Such a write takes
+//! one receive of the owner. When that receive completes, this write and all earlier ones of the pair have arrived.
 //!
 //! `deregister` ends the grant. After it has returned, no peer reaches the memory, and it is an ordinary `Box` again.
 use anyhow::bail;
@@ -38,7 +38,7 @@ fn main() -> anyhow::Result<()> {
 
     let mut owner = domain.reliable(&owner_queue, &limits)?.into_init(&port)?;
     let writer = domain.reliable(&writer_queue, &limits)?.into_init(&port)?;
-    owner.post_receive(domain.buffer(8)?)?; // for the immediate; a real owner posts one for each that may be under way
+    owner.post_receive(domain.buffer(8)?)?; // for the immediate; a real owner posts one for each that may be in flight
     let (to_owner, to_writer) = (owner.endpoint(), writer.endpoint());
     let (_owner, mut writer) = (owner.connect(&to_writer)?, writer.connect(&to_owner)?);
 
@@ -57,7 +57,7 @@ fn main() -> anyhow::Result<()> {
         writer_poller.wait(WAIT)?.check()?;
     }
 
-    // The owner hears of it, and copies the lines.
+    // The owner gets the immediate, and copies the lines.
     let Work::WrittenWithImmediate(news) = owner_poller.wait(WAIT)?.check()?.into_work() else {
         bail!("another completion than the one that is due");
     };

@@ -12,25 +12,26 @@
 //! - The server has `CREDITS` receives posted for each client before the client is connected.
 //! - A client begins with `CREDITS` credits. Each request takes one, so it never sends more than the server can
 //!   receive.
-//! - The server posts the receive again *before* it answers. So each answer gives one credit back, and no message of
-//!   its own is needed for that.
+//! - The server posts the receive again *before* it answers. So each answer gives one credit back, and credits need no
+//!   messages of their own.
 //! - The client has a receive posted for each answer that may come, which is one for each credit. Its list of expected
 //!   answers counts the credits: it never has more than `CREDITS` entries.
 //!
-//! Messages are short, so they are sent `Inline`: their bytes are copied when they are posted. The server can therefore
-//! post the buffer of a request as a receive again and answer at once. Longer answers need a buffer of their own.
+//! Messages are short, so they are sent `Inline`: their bytes are copied when they are posted. So the server can post
+//! the buffer of a request as a receive again before it sends the answer. Longer answers need a buffer of their own.
 //!
 //! A send also needs a slot of the send queue until its completion is polled, and an answer may reach the client long
 //! before that. So requests wait while `CREDITS` answers are in flight. The library would refuse a post beyond the
 //! depth, as `PostError::QueueFull`.
 //!
-//! (An error would return the inline bytes, which are borrowed. `into_cause` drops them, so that `?` may return it.)
+//! (The error of a post contains the inline bytes, which are borrowed. `into_cause` drops them, so that `?` can return
+//! the error.)
 //!
 //! All pairs of the server complete on one queue, and each completion names its pair.
 //!
-//! The program also runs on devices whose completions come in any order. Therefore an answer shows its question (it is
-//! the question in capitals), and the queues are twice as deep as the credits: a slot is free again once the requests
-//! before it have completed too.
+//! The program also runs on devices whose completions come in any order. Therefore each answer contains its question
+//! (in capitals), and the queues are twice as deep as the credits: a slot becomes free only when the requests before it
+//! have completed too.
 use anyhow::{Context as _, ensure};
 use interlock::{
     Buffer, CompletionQueue, Context, Init, Inline, Limits, Poller, PostError, ProtectionDomain, QueuePair,
@@ -47,14 +48,14 @@ const COMPLETIONS: u32 = 2 * CLIENTS * REQUESTS; // one for each request, and on
 const WAIT: Duration = Duration::from_secs(5);
 const LIMITS: Limits = Limits { sends: 2 * CREDITS, receives: 2 * CREDITS, inline_bytes: 32, ..Limits::DEFAULT };
 
-/// By the number of its queue pair, each client: the pair, and the requests that wait to be answered.
+/// The clients by the number of their queue pair: the pair, and the requests that wait to be answered.
 type Clients = HashMap<interlock::number::Qpn, (QueuePair<Rpc>, VecDeque<Buffer<Rpc>>)>;
 
 fn serve(clients: &mut Clients, mut poller: Poller<Rpc>) -> anyhow::Result<()> {
     for _ in 0..COMPLETIONS {
         let success = poller.wait(WAIT)?.check()?;
         let (pair, waiting) = clients.get_mut(&success.queue_pair()).context("a completion of a stranger")?;
-        waiting.extend(success.into_received().ok()); // nothing, if it is an answer that was sent
+        waiting.extend(success.into_received().ok()); // nothing, if the completion is of an answer that was sent
         while pair.sends_in_flight() < CREDITS {
             let Some(request) = waiting.pop_front() else { break };
             let answer = request.to_ascii_uppercase();
@@ -103,7 +104,7 @@ fn main() -> anyhow::Result<()> {
         let there = there.connect(&to_here)?;
         clients.push(thread::spawn(move || ask(there, own_poller, client)));
     }
-    // The pairs of both sides stay until all are done: a pair that is gone acknowledges nothing.
+    // The pairs of both sides live until all are done: a destroyed pair acknowledges nothing.
     serve(&mut of_server, poller)?;
     for client in clients {
         drop(client.join().expect("no panic")?);

@@ -1,18 +1,18 @@
 //! # 5. A worker thread each
 //!
 //! A thread that owns a queue pair *and* the poller of its completion queue shares nothing with the others: no lock, no
-//! atomic, no line of the cache. So give each worker its own.
+//! atomic, no cache line. So give each worker its own.
 //!
 //! ```sh
 //! INTERLOCK_DEVICE=soft0 cargo run --example guide_05_threads
 //! ```
 //!
 //! Posting and polling take `&mut`, so two threads cannot use one pair or one poller at a time; the compiler says so.
-//! Pairs, pollers and buffers are `Send`: main makes and connects everything, then moves each worker's things into its
-//! thread. A `ProtectionDomain` has clones for threads that make more objects.
+//! Pairs, pollers and buffers are `Send`: main makes and connects everything, then moves each worker's objects into its
+//! thread. A thread that makes more objects gets a clone of the `ProtectionDomain`.
 //!
-//! Here two workers at a time play ping-pong. Each keeps its two buffers for all of the game: a message that came in is
-//! the next receive, and the buffer of a send is the next message.
+//! Here two workers at a time play ping-pong. Each uses the same two buffers for the whole game: it posts the buffer of
+//! a message as the next receive, and sends the next message from the buffer of the last.
 //!
 //! When one connection needs two threads, `split` takes the pair apart: a `SendHalf` for the thread that sends, and a
 //! `ReceiveHalf` for the one that receives. With `reliable_on` the two halves complete on different queues, so that
@@ -27,7 +27,7 @@ const GAMES: usize = 4;
 const ROUNDS: u32 = 500;
 const WAIT: Duration = Duration::from_secs(5);
 
-/// What one thread owns.
+/// The objects that one thread owns.
 struct Worker {
     pair: QueuePair<Workers>,
     poller: Poller<Workers>,
@@ -39,7 +39,7 @@ impl Worker {
     fn play(mut self) -> anyhow::Result<Self> {
         let (mut sent, mut received) = (0, 0);
         while sent < ROUNDS || received < ROUNDS || self.ball.is_none() {
-            // One side sends first; after that each sends when it has received.
+            // One side sends first. After that, each side sends when it has received.
             if sent < ROUNDS.min(received + u32::from(self.begins))
                 && let Some(mut ball) = self.ball.take()
             {
@@ -81,7 +81,7 @@ fn main() -> anyhow::Result<()> {
 
     let start = Instant::now();
     let threads: Vec<_> = workers.into_iter().map(|worker| thread::spawn(|| worker.play())).collect();
-    // Each worker comes back with its pair, which acknowledges the last message of the other until then.
+    // Each worker returns its pair. A pair lives until both are done, so that it acknowledges the other's last message.
     let workers: Vec<_> =
         threads.into_iter().map(|worker| worker.join().expect("no panic")).collect::<Result<_, _>>()?;
     println!("{} threads played {GAMES} games of {ROUNDS} rounds in {:.1?}", workers.len(), start.elapsed());

@@ -10,18 +10,18 @@
 //! A poller gives the loop a `Readiness`: a descriptor that becomes readable when there may be completions. Three
 //! steps, in this order, never lose one:
 //!
-//! 1. `arm` the poller. It answers `Ready` with a completion, or `Empty`: the queue was seen empty *after* it was
-//!    armed, so whatever comes from now on makes the descriptor readable.
-//! 2. Handle what was `Ready`, and arm again, until it says `Empty`.
+//! 1. `arm` the poller. It returns `Ready` with a completion, or `Empty`: the queue was seen empty *after* it was
+//!    armed, so the next completion makes the descriptor readable.
+//! 2. Handle the completion of `Ready`, and arm again, until `arm` returns `Empty`.
 //! 3. Only then wait for the descriptor.
 //!
 //! A loop that waits after `Ready` can sleep for ever, since a completion that came before the arming raises no event.
 //!
-//! Some devices have to be looked at now and then although nothing is readable. `next_timer` says how long the loop may
-//! sleep at most.
+//! Some devices must be polled now and then although nothing is readable. `next_timer` says how long the loop may sleep
+//! at most.
 //!
 //! Here the loop also has a socket, as a stand-in for everything else that a server listens to. With several completion
-//! queues, use a `CompletionChannel`, which says which of them has something.
+//! queues, use a `CompletionChannel`, which says which of them may have completions.
 use interlock::completion::{Armed, WakeFor};
 use interlock::{Context, Limits, Poller};
 use mio::net::UnixStream;
@@ -35,7 +35,7 @@ interlock::domain! { struct Loop; }
 const COMPLETIONS: Token = Token(0);
 const SOCKET: Token = Token(1);
 
-/// Handles all completions that there are; how many. The poller is armed afterwards.
+/// Handles all completions, and returns their number. The poller is armed afterwards.
 fn take_completions(poller: &mut Poller<Loop>) -> anyhow::Result<u32> {
     let mut count = 0;
     while let Armed::Ready(completion) = poller.arm(WakeFor::Any)? {
@@ -79,7 +79,8 @@ fn main() -> anyhow::Result<()> {
                 pair.post_send(message)?;
             }
         }
-        // Whatever woke the loop: a post may complete at once, and a timer of the device may be due.
+        // The loop takes completions whatever woke it: a post may complete at once, and a timer of the device may be
+        // due.
         left -= take_completions(&mut poller)?;
     }
     Ok(())

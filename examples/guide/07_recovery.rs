@@ -1,27 +1,27 @@
 //! # 7. Recovery after a failure
 //!
-//! A request that fails breaks its connection: the device moves the pair to Error, and everything else in flight is
-//! *flushed*, which means that it completes as a failure too. The memory is in the failures, so nothing is lost.
+//! A request that fails breaks its connection: the device moves the pair to Error, and all other requests in flight are
+//! *flushed*, which means that they complete as failures too. Each failure returns the memory of its request, so no
+//! buffer is lost.
 //!
 //! ```sh
 //! INTERLOCK_DEVICE=soft0 cargo run --example guide_07_recovery
 //! ```
 //!
-//! Here one side sends a message that is longer than the receive of the other. Then both come back:
+//! Here one side sends a message that is longer than the receive of the other. Then both recover:
 //!
 //! 1. `check` gives a `Failure`. Print it: it says what happened, on whose side, and what to check. The type of the
-//!    pair still says Ready To Send, which is what the program asked for last. Posts are refused as
-//!    `PostError::Broken`.
-//! 2. `into_error` makes the type say it. `drain` polls until every request of the pair has come out. It has a
-//!    deadline, and at the deadline it says what is left. (`into_reset` or `destroy` bring that back as well.)
+//!    pair is still Ready To Send, the last state that the program asked for. Posts are refused as `PostError::Broken`.
+//! 2. `into_error` changes the type to Error. `drain` polls until every request of the pair has completed. It has a
+//!    deadline, at which it reports the requests that are left. (`into_reset` or `destroy` bring those back as well.)
 //! 3. `into_reset`, `into_init`, post the receives, exchange the endpoints anew, `connect`. The endpoints are new,
-//!    since the pair begins with another packet number: late packets of the old connection do not fit the new one.
+//!    since the pair begins with another packet number: the new connection drops late packets of the old one.
 //!
-//! A connection lives in a struct field, and its state changes there. `AnyQueuePair` is for that. `advance` takes the
-//! pair through transitions in place, and if one fails, the pair stays where it got to.
+//! A program usually keeps a connection in a struct field, while its state changes. `AnyQueuePair` holds a pair in any
+//! state. `advance` takes the pair through transitions in place; if one fails, the pair keeps the state it has reached.
 //!
-//! What was the request's fate? A failed request may have been executed, and only its answer was lost. A protocol that
-//! repeats requests after a failure needs a number in each, so that the peer can tell a repetition.
+//! A failed request may have been executed all the same, if only its acknowledgement was lost. A protocol that repeats
+//! requests after a failure needs a number in each, so that the peer recognizes a repetition.
 use anyhow::Context as _;
 use interlock::{AnyQueuePair, Buffer, Context, Endpoint, Failure, Limits, Poller, Port, ProtectionDomain, Success};
 use std::time::Duration;
@@ -30,7 +30,7 @@ interlock::domain! { struct Phoenix; }
 
 const WAIT: Duration = Duration::from_secs(5);
 
-/// One end of a connection, in whatever state.
+/// One end of a connection, in any state.
 struct Connection {
     pair: AnyQueuePair<Phoenix>,
     poller: Poller<Phoenix>,
@@ -64,7 +64,7 @@ impl Connection {
         Ok(buffers)
     }
 
-    /// Posts the receive that the first message needs, and says where this end is.
+    /// Posts the receive that the first message needs, and returns the endpoint of this end.
     fn prepare(&mut self, receive: Buffer<Phoenix>) -> anyhow::Result<Endpoint> {
         let pair = self.pair.init().context("not in Init")?;
         pair.post_receive(receive)?;

@@ -17,13 +17,13 @@
 //! ```
 //!
 //! Registration is slow: the kernel pins every page. So register large pieces early and cut them up: `buffers` makes
-//! many buffers of one region. A lease and a lend to a scope each cost one registration. A window costs none: to bind
-//! it and to end it are requests, as quick as a send. But what the end of a window guarantees depends on the device,
-//! and on many the memory comes back only with the end of the whole region (`windows_are_barriers`). A lease works
-//! everywhere, so begin with leases.
+//! many buffers of one region. A lease and a lend to a scope each cost one registration. A window costs none: a request
+//! binds it and another one ends it, each as quick as a send. But what the end of a window guarantees depends on the
+//! device, and on many the memory comes back only with the end of the whole region (`windows_are_barriers`). A lease
+//! works on every device, so begin with leases.
 //!
-//! What the table calls *copies and words*: memory that a peer may write can change at any moment, so there is no
-//! reference to it. `read_into` copies it, `load` reads an aligned word of 8 bytes.
+//! The table says *copies and words* where a peer may write the memory: it can change at any moment, so the program
+//! gets no reference to it. `read_into` copies it, and `load` reads an aligned word of 8 bytes.
 use anyhow::bail;
 use interlock::access::Windowed;
 use interlock::memory::Pages;
@@ -41,7 +41,7 @@ fn main() -> anyhow::Result<()> {
     let domain = context.named_domain(Tour)?;
     let (queue, mut poller) = domain.completion_queue(limits.completions())?;
     let pair = domain.reliable(&queue, &limits)?.into_init(&context.active_port()?)?;
-    drop(queue); // the scope below wants the completion queue for one pair alone
+    drop(queue); // the pair of the scope below must be the only one on its completion queue
     let myself = pair.endpoint();
     let mut pair = pair.connect(&myself)?; // it is its own peer here
 
@@ -52,7 +52,7 @@ fn main() -> anyhow::Result<()> {
     let mut buffer = domain.buffer(64)?;
     buffer.write(b"a buffer")?;
 
-    // SharedBuffer: read-only, and in flight as often as you like. Unique again when all clones are back.
+    // SharedBuffer: read-only, and in flight any number of times. Once all clones are back, it is unique again.
     let shared = buffer.share();
     pair.post_send(shared.clone())?;
     pair.post_send(shared.clone())?;
@@ -84,10 +84,10 @@ fn main() -> anyhow::Result<()> {
     message.write(b"by window")?;
     pair.post_write(message, &bound.remote::<RemoteWrite>()?)?;
     poller.wait(WAIT)?.check()?;
-    let pages = rest.rejoin_lapsed(bound.dealloc()?)?.deregister()?; // the way that works on every device
+    let pages = rest.rejoin_lapsed(bound.dealloc()?)?.deregister()?; // this way works on every device
     println!("window: {}", String::from_utf8_lossy(&pages[..9]));
 
-    // Scope: the caller's own slices. When it returns, the device is done with them.
+    // Scope: the caller's own slices. When the scope returns, the device no longer uses them.
     let (text, mut answer) = (String::from("by scope"), [0_u8; 8]);
     let mut exclusive = Exclusive::new(pair, poller)?;
     exclusive.scope(WAIT, |scope| {

@@ -12,12 +12,12 @@
 //! - *Attributes.* C fills an `ibv_qp_attr` and a mask. Here each transition has a struct of its own with exactly the
 //!   fields that the transition requires, so a missing one is a compile error. Numbers have types with checked ranges.
 //!   `connect` does both transitions with usual values.
-//! - *`wr_id`.* The library uses it to find the buffer. A program that wants to recognise a request keeps the `WorkId`
+//! - *`wr_id`.* The library uses it to find the buffer. A program that wants to recognize a request keeps the `WorkId`
 //!   that posting returned.
 //! - *`lkey`, address, length.* All three are inside a buffer, so they cannot be mixed up.
 //! - *`wc.status`.* `check` is the only way to the other fields, which C leaves undefined after a failure.
-//! - *Cleanup.* Drops do it in the legal order, whatever the order of the drops. What the device may still write to is
-//!   never freed.
+//! - *Cleanup.* Destructors destroy the objects in the legal order, in whatever order the program drops them. Memory
+//!   that the device may still write to is never freed.
 use anyhow::bail;
 use interlock::attributes::{InitAttributes, PeerPath, PeerRights, RtrAttributes, RtsAttributes};
 use interlock::number::{AckTimeout, ReadDepth, RetryCount, RnrRetry, RnrTimer};

@@ -1,7 +1,8 @@
 //! Many clients update a few keys at the same time, and check each value that they read.
 //!
-//! Every value counts the updates of its key, and has a seal that a mixture of two values does not have. So in the end
-//! it is known that no value was torn, that no client saw a key go back, and that no update was lost.
+//! Every value counts the updates of its key, and has a seal that a mixture of two values does not have. So the bench
+//! proves that no value was torn, that no client saw an older value of a key after a newer one, and that no update was
+//! lost.
 
 use crate::Asking;
 use crate::client::{Address, Client};
@@ -53,7 +54,7 @@ struct Mark {
 impl Mark {
     const NONE: Self = Self { count: 0, client: 0 };
 
-    /// As text of 48 bytes, the longest value. Each word of the seal depends on all of the mark.
+    /// The mark as text of 48 bytes, the longest value. Each word of the seal depends on the whole mark.
     fn to_value(self) -> Value {
         let Self { count, client } = self;
         let seal = |part: u64| {

@@ -15,7 +15,7 @@ pub(crate) struct Address {
     pub(crate) port: u16,
 }
 
-/// A client that is dropped without [`bye`](Self::bye) looks dead to the server.
+/// A client of a server's table. If it is dropped without [`bye`](Self::bye), the server takes it for dead.
 pub(crate) struct Client {
     remote: Remote<Asking>,
     control: Control,

@@ -1,4 +1,4 @@
-//! The table, exposed to peers. Nothing else of the server is.
+//! The table, which is the only memory of the server that peers can access.
 
 use crate::Serving;
 use crate::fault::{Doing, Fault};
@@ -12,9 +12,9 @@ pub(crate) struct Exposure {
     lease: Lease<Serving, RemoteAll, Box<[Slot]>>,
 }
 
-/// What one session is granted.
+/// The grant of one session.
 ///
-/// The key covers the whole table and is valid as long as the table. A session ends with its queue pair.
+/// The key covers the whole table, and is valid until the table ends. A session's access ends with its queue pair.
 pub(crate) struct Grant(RemoteRegion<RemoteAll>);
 
 impl Grant {

@@ -1,7 +1,7 @@
 //! A key-value store whose clients read and write the server's table by RDMA. The server's processor takes no part in
 //! it.
 //!
-//! Each slot of the table has a version. By it, readers notice an update in between, and writers exclude each other:
+//! Each slot of the table has a version. With it, readers detect an update in between, and writers exclude each other:
 //! see `table.rs`. The server breaks the locks of clients that die: see `server.rs`. `kv_store -h` lists the commands.
 #![forbid(unsafe_code)]
 
@@ -147,7 +147,7 @@ fn with_server(
         closing.close();
         (asked, house.join())
     });
-    // If the server failed, its fault is the cause of those of the clients.
+    // If the server failed, its error has caused those of the clients.
     show(&served.unwrap_or_else(|_| Err(Fault::new("the server's thread panicked")))?);
     asked
 }

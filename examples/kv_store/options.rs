@@ -24,7 +24,7 @@ A table of keys and values. Clients read and write it by RDMA; the server's proc
   -a, --at HOST          the host of the server (default 127.0.0.1)
   -p, --port PORT        the TCP port of the server (default 18520)
       --slots COUNT      serve: the most keys (default 64)
-      --clients COUNT    serve: end after so many sessions; bench: clients (default 4)
+      --clients COUNT    serve: end after this many sessions; bench: clients (default 4)
       --lease SECONDS    serve: how long clients may use the table (default: as long as the server runs)
       --keys COUNT       bench: number of keys (default 4)
       --seconds COUNT    bench: length of the run (default 2)

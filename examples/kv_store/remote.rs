@@ -1,4 +1,4 @@
-//! A remote table: reads, compare-and-swaps and writes. The server takes no part.
+//! Access to a remote table by reads, compare-and-swaps and writes. The server takes no part.
 
 use crate::fault::{Doing, Fault};
 use crate::table::{Cell, Entry, Key, Owner, SLOT_BYTES, Slot, Value, Word, home};
@@ -39,7 +39,7 @@ impl<B: Brand> Seat<B> {
     }
 
     pub(crate) fn connect(self, peer: &Endpoint) -> Result<Link<B>, Fault> {
-        // A peer that is gone is given up after about two seconds.
+        // The device gives up a peer that is gone after about two seconds.
         let attributes = ConnectAttributes { timeout: AckTimeout::new(16)?, ..ConnectAttributes::default() };
         Ok(Link { pair: self.pair.connect_with(peer, &attributes)?, poller: self.poller })
     }
@@ -57,7 +57,7 @@ impl<B: Brand> Link<B> {
     }
 }
 
-/// Counts of what happened in between.
+/// How often others got in the way.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Counts {
     /// Slots that changed while they were read, and were read again.
@@ -68,14 +68,14 @@ pub(crate) struct Counts {
 
 /// The content of a buffer before a read or atomic fills it: a word that nobody writes.
 ///
-/// Soft-RoCE may report a false success (docs/conformance.md). The buffer then still holds this word, and no older
-/// answer that could be mistaken for the new one.
+/// Soft-RoCE may report a false success (docs/conformance.md). The buffer then still holds this word, instead of an
+/// older result that could be mistaken for the new one.
 const UNANSWERED: Word = Word(u64::MAX);
 
-/// The table of a peer, and the way to it.
+/// The table of a peer, and the connection to it.
 pub(crate) struct Remote<B> {
     link: Link<B>,
-    /// Two buffers of one slot each, except those that the device has.
+    /// Two buffers of one slot each, except those that are in flight.
     idle: Vec<Buffer<B>>,
     table: RemoteRegion<RemoteAll>,
     slots: u64,
@@ -261,8 +261,8 @@ impl<B: Brand> Remote<B> {
     }
 }
 
-/// Checks that the device has filled the buffer. If not, nobody knows whether a swap took place; its lock ends with the
-/// session.
+/// Checks that the device has filled the buffer. If not, it is unknown whether a swap took place; at the end of the
+/// session, the server frees the lock that it may have taken.
 fn answered(word: Word) -> Result<Word, Fault> {
     match word {
         UNANSWERED => Err(Fault::new("the device reports success, and has brought nothing (docs/conformance.md)")),

@@ -67,7 +67,7 @@ impl House<'_> {
     fn let_clients_in(&self, listener: &TcpListener) -> Result<(), Fault> {
         listener.set_nonblocking(true)?;
         thread::scope(|scope| {
-            // The janitor has one number. No number is used again, so that a new client never inherits a lock.
+            // The janitor takes one number. No number is used twice, so that a new client never inherits a lock.
             let mut owners = (1..Owner::MAX.get()).filter_map(Owner::new);
             while !self.closing.is_closed() {
                 if self.table.has_expired() {
@@ -86,7 +86,7 @@ impl House<'_> {
                     }
                     Err(error) => match error.kind() {
                         io::ErrorKind::WouldBlock => thread::sleep(Duration::from_millis(10)),
-                        // A client that went before it was accepted.
+                        // The client closed the connection before it was accepted.
                         io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
                         _ => {
                             self.closing.close();
@@ -99,7 +99,7 @@ impl House<'_> {
         })
     }
 
-    /// Serves one client. Its failure does not concern the others.
+    /// Serves one client. If that fails, the other sessions go on.
     fn look_after(&self, stream: TcpStream, owner: Owner) {
         match self.session(stream, owner) {
             Ok(line) => (self.say)(format!("session {owner} {line}")),
@@ -119,8 +119,8 @@ impl House<'_> {
             .say_welcome(&Welcome { endpoint, table: grant.remote(), owner })
             .and_then(|()| control.hear_bye(|| !self.closing.is_closed()));
 
-        // A client that seems dead may only be slow. Once its queue pair on this side is gone, none of its requests can
-        // arrive any more. So its locks are freed after that.
+        // A client that seems dead may only be slow. Its locks are freed only after its queue pair on this side has
+        // been destroyed, since none of its requests can have an effect from then on.
         link.end()?;
         let freed = self.janitor.lock().unwrap_or_else(PoisonError::into_inner).free(self.table, owner)?;
         let how = match farewell? {

@@ -8,9 +8,9 @@
 //!   cells: [ "red" ] [ old  ]    [ "red" ] [ being written ]     [ "red", old ] [ "blue" ]
 //! ```
 //!
-//! So a value stays whole while the next one is written, and a writer that dies in between destroys nothing. Two
-//! updates may overtake a slow reader. It notices, because the checksum of a cell covers the version, which is then not
-//! the one that the reader expects.
+//! So a value stays whole while the next one is written, and a writer that dies in between destroys nothing. A slow
+//! reader may be overtaken by two updates. It detects that, because the checksum of a cell covers the version, and the
+//! version has changed.
 
 use std::fmt;
 use std::num::NonZeroU16;
@@ -66,7 +66,7 @@ impl Word {
     }
 }
 
-/// A key or a value: up to `MOST` bytes.
+/// A key or a value of up to `MOST` bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Text<const MOST: usize> {
@@ -86,7 +86,7 @@ impl<const MOST: usize> Text<MOST> {
         Self { len_bytes: [0; 8], bytes: [0; MOST] }
     }
 
-    /// The text.
+    /// The bytes of the text.
     pub(crate) fn text(&self) -> &[u8] {
         let len = u64::from_le_bytes(self.len_bytes) as usize;
         self.bytes.get(..len).unwrap_or_default()

@@ -8,10 +8,10 @@
 //! | zero | 2 bytes |
 //! | number | 8 bytes, network byte order: a count of messages, or of the bytes of a text |
 //!
-//! For each size the client says `Round` and the server answers `Ready`. Then only the queue pairs talk, except for an
-//! `Alive` each second. The client ends with `Stop` and the number of messages, and the server says `Stopped` with the
-//! number that it counted. After the last round the client says `End`. Either may say `Failed`, with a text, at any
-//! time.
+//! For each size the client sends `Round`, and the server answers with `Ready`. Then the sides use only the queue
+//! pairs, except for an `Alive` each second. The client ends the round with `Stop` and the number of messages, and the
+//! server answers with `Stopped` and the number that it counted. After the last round the client sends `End`. Either
+//! side may send `Failed`, with a text, at any time.
 
 use crate::fault::{Doing, Fault};
 use crate::options::{Action, MOST_BYTES, MOST_DEPTH, MOST_INLINE, Measure};
@@ -27,7 +27,7 @@ const MAGIC: [u8; 4] = *b"IPRF";
 const VERSION: u8 = 2;
 const MOST_TEXT_BYTES: u64 = 1024;
 
-/// The beginning of a fault that the other side reported.
+/// The beginning of an error text that the other side reported.
 pub(crate) const OTHER_SIDE: &str = "the other side failed: ";
 
 /// The settings of one round.
@@ -124,7 +124,7 @@ impl Line {
     /// The two ends of a connection inside this process.
     pub(crate) fn pair(patience: Duration) -> Result<(Self, Self), Fault> {
         let (one, other) = UnixStream::pair()?;
-        // It is only read, written and timed, which works with any socket.
+        // The program only reads, writes and sets timeouts, which works with any socket.
         let line = |stream| Self::new(TcpStream::from(OwnedFd::from(stream)), patience);
         Ok((line(one)?, line(other)?))
     }
@@ -159,7 +159,7 @@ impl Line {
         self.0.write_all(&[&head, body].concat())
     }
 
-    /// Whether there is something to read: a record, or the end of the connection.
+    /// Whether a record or the end of the connection is ready to read.
     pub(crate) fn is_talking(&mut self) -> Result<bool, Fault> {
         self.0.set_nonblocking(true)?;
         let peeked = self.0.peek(&mut [0]);

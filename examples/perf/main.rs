@@ -73,7 +73,7 @@ fn run(out: &mut impl Write) -> Result<(), Fault> {
             });
             let served = served.unwrap_or_else(|_| Err(Fault::new("the server's thread panicked")));
             match (asked, served) {
-                // The fault of this side follows from that of the other.
+                // The server's error has caused that of the client.
                 (Err(fault), served @ Err(_)) if fault.to_string().starts_with(OTHER_SIDE) => served,
                 (asked, served) => asked.and(served),
             }
@@ -90,7 +90,7 @@ fn choose_port(context: &Context, options: &Options) -> Result<Port, Fault> {
     }
     let port = context.active_port().doing(format_args!("cannot use {name}"))?;
     match options.gid_row {
-        Some(row) => port.with_gid(|entry| entry.index() == row).doing(format_args!("no row {row}")),
+        Some(row) => port.with_gid(|entry| entry.index() == row).doing(format_args!("no GID at index {row}")),
         None => Ok(port),
     }
 }
@@ -98,7 +98,7 @@ fn choose_port(context: &Context, options: &Options) -> Result<Port, Fault> {
 fn describe(out: &mut impl Write, context: &Context, port: &Port) -> Result<(), Fault> {
     write!(out, "{} port {}", context.name(), port.number())?;
     if let Some(row) = port.gid() {
-        write!(out, ", GID {} ({}, row {})", row.gid, row.kind, row.index())?;
+        write!(out, ", GID {} ({}, index {})", row.gid, row.kind, row.index())?;
     }
     writeln!(out, ", MTU {} bytes", port.active_mtu().bytes())?;
     if context.is_soft() {

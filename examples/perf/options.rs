@@ -13,7 +13,7 @@ pub(crate) const HELP: &str = "\
 Measures latency and bandwidth of sends, writes and reads over a reliable connection, as perftest does.
 
   perf [OPTIONS]                                   both ends in this process, all measurements
-  perf server [-d DEVICE] [-g ROW] [-p PORT]       a server for one client, which chooses the measurements
+  perf server [-d DEVICE] [-g INDEX] [-p PORT]     a server for one client, which chooses the measurements
   perf [lat|bw] [send|write|read] [OPTIONS] HOST   a client of the server on HOST
   perf [lat|bw] [send|write|read] [OPTIONS]        the same with both ends in this process
 
@@ -21,7 +21,7 @@ lat: one message at a time. Send and write: half of the round trip. Read: the ti
 bw:  keeps a queue of requests full, in one direction. 1 MiB = 2^20 bytes.
 
   -d, --device DEVICE    the RDMA device (default: the first with an active port, or else soft0)
-  -g, --gid ROW          the row of its GID table (default: the one that suits RoCE v2 best)
+  -g, --gid INDEX        the index in its GID table (default: the entry that suits RoCE v2 best)
   -p, --port PORT        TCP port to meet at (default 18515)
   -s, --size BYTES,...   message sizes in bytes, 1 to 1073741824 (default 64,4096,65536)
   -a, --all              message sizes 2, 4, 8, .. 8388608 bytes
@@ -40,7 +40,8 @@ bw:  keeps a queue of requests full, in one direction. 1 MiB = 2^20 bytes.
 lat write always polls the last byte of the memory that the peer writes, even with --event, as ib_write_lat does.
 ";
 
-/// The longest message: enough to see where a curve ends, and little enough for a server to register for any client.
+/// The longest message: long enough to see where a curve ends, and short enough that a server can register memory for
+/// it at the request of any client.
 pub(crate) const MOST_BYTES: u32 = 1 << 30;
 pub(crate) const MOST_DEPTH: u32 = 1 << 15;
 pub(crate) const MOST_INLINE: u16 = 1 << 12;

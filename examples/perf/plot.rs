@@ -1,7 +1,6 @@
-//! Results as a picture: a panel for each measure, message sizes from left to right, both axes logarithmic.
+//! Draws the results: a panel for each measure, with message sizes from left to right, on two logarithmic axes.
 //!
-//! Written by hand: a few lines on two logarithmic axes are less than a plotting library adds to every build of the
-//! tests.
+//! This code uses no plotting library, which would make every build of the tests longer.
 
 use crate::options::{Action, Measure};
 use crate::report::{Figures, MIB_PER_SECOND, P50, P99, Row, Setting};

@@ -118,7 +118,7 @@ impl Row {
     }
 }
 
-/// What all rows have in common.
+/// The settings that all rows have in common.
 pub(crate) struct Setting {
     pub(crate) device: String,
     pub(crate) path_mtu: u32,

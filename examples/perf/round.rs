@@ -1,7 +1,7 @@
-//! One round: one operation with messages of one size, between two queue pairs made for it.
+//! A round: one operation with messages of one size, between two queue pairs that are made for it.
 //!
 //! As in perftest, a side that sends waits for its own completion, and then for the peer. Sends and receives complete
-//! on two queues. Nothing is inline unless `-I` asks for it. The same memory is sent each time.
+//! on two queues. Nothing is inline unless `-I` asks for it. Each message is sent from the same memory.
 
 use crate::Perf;
 use crate::fault::{Doing, Fault};
@@ -27,7 +27,7 @@ const WARM_UP: u64 = 16;
 /// The most memory for all buffers of a queue, in bytes.
 const MOST_POOL_BYTES: u64 = 64 << 20;
 
-/// What the rounds of a side have in common.
+/// The objects that all rounds of a side use.
 pub(crate) struct Place {
     pub(crate) domain: ProtectionDomain<Perf>,
     pub(crate) port: Port,
@@ -39,7 +39,7 @@ struct Seat {
     pair: QueuePair<Perf, Init>,
     sends: Poller<Perf>,
     receives: Poller<Perf>,
-    /// What the other side may write and read.
+    /// The memory that the other side may write and read.
     region: MemoryRegion<Perf, RemoteReadWrite>,
 }
 
@@ -64,7 +64,7 @@ impl Seat {
         let domain = &place.domain;
         let receives = match (task.action, task.measure) {
             (Action::Send, Measure::Latency) => pool(16, task.size),
-            // As many as perftest has, and at least two, so that one is posted while the program reads the other.
+            // Like perftest, but at least two, so that one is posted while the program reads the other.
             (Action::Send, Measure::Bandwidth) => pool(512, task.size).max(2),
             _ => 0,
         };
@@ -95,7 +95,7 @@ impl Seat {
 
     fn connect(self, task: Task, peer: Card) -> Result<Player, Fault> {
         let attributes = ConnectAttributes {
-            // A peer that is gone is given up after about two seconds.
+            // The device gives up a peer that is gone after about two seconds.
             timeout: AckTimeout::new(16)?,
             // As many reads at the same time as the device allows, as in perftest.
             read_depth: ReadDepth::new(255)?,
@@ -147,7 +147,7 @@ pub(crate) fn ask(
     Ok(figures)
 }
 
-/// A fault that the other side has reported meanwhile. The fault of this side may follow from it.
+/// Returns the error that the other side has reported meanwhile, since it may have caused `fault`; otherwise `fault`.
 fn why(line: &mut Line, fault: Fault) -> Fault {
     while line.is_talking().unwrap_or(false) {
         match line.hear("") {
@@ -208,8 +208,8 @@ impl Client<'_> {
         }
     }
 
-    /// Times each call of `exchange`, which gets its number from 1 on and tells when it has posted; a latency is the
-    /// time from one post to the next divided by `legs`.
+    /// Times each call of `exchange`, which gets a number from 1 on, and which reports when it has posted. A latency is
+    /// the time from one post to the next, divided by `legs`.
     fn time_each(
         &mut self,
         legs: u64,
@@ -326,14 +326,14 @@ impl Client<'_> {
     }
 }
 
-/// Measures from post to post. Like perftest it only stores the times, and evaluates them now and then.
+/// Measures the time from post to post. Like perftest, it stores the times, and evaluates them only now and then.
 struct Stopwatch<'client, 'round> {
     client: &'client mut Client<'round>,
     histogram: Histogram<u64>,
     legs: u64,
     /// The times of the posts since the last evaluation.
     posts: Vec<Instant>,
-    /// When the next evaluation is due, unless the room is used up before.
+    /// When the next evaluation is due, unless `posts` is full before.
     due: Instant,
 }
 
@@ -341,7 +341,7 @@ impl<'client, 'round> Stopwatch<'client, 'round> {
     const ROOM: usize = 1024;
 
     fn new(client: &'client mut Client<'round>, legs: u64) -> Result<Self, Fault> {
-        // From 1 ns to a minute, to three digits.
+        // The histogram covers 1 ns to a minute, with three digits.
         let histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3)?;
         Ok(Self { client, histogram, legs, posts: Vec::with_capacity(Self::ROOM), due: Instant::now() })
     }
@@ -351,7 +351,7 @@ impl<'client, 'round> Stopwatch<'client, 'round> {
     fn posted(&mut self) -> Result<(), Fault> {
         let now = Instant::now();
         self.posts.push(now);
-        // At least two, so that something is measured even if one message takes longer than the interval.
+        // An evaluation needs at least two times, even if one message takes longer than the interval.
         if self.posts.len() == Self::ROOM || (now >= self.due && self.posts.len() > 1) {
             self.look(now)
         } else {
@@ -359,7 +359,7 @@ impl<'client, 'round> Stopwatch<'client, 'round> {
         }
     }
 
-    /// Evaluates the times. The exchange that is under way meanwhile does not count.
+    /// Evaluates the times. The exchange that is in progress meanwhile does not count.
     #[cold]
     fn look(&mut self, now: Instant) -> Result<(), Fault> {
         self.record();
@@ -473,7 +473,7 @@ impl Player {
         Ok(())
     }
 
-    /// Waits until the posted request has completed. Inline memory stayed with the program.
+    /// Waits until the posted request has completed. An inline request returns no buffer, since the program kept it.
     fn get_back(&mut self, message: &mut Option<Buffer<Perf>>, watch: &mut Watch<'_>) -> Result<(), Fault> {
         if let Some(bytes) = watch.next(&mut self.sends)?.check()?.into_buffer() {
             *message = Some(bytes);
@@ -515,7 +515,7 @@ impl Player {
     fn receive_messages(&mut self, watch: &mut Watch<'_>) -> Result<u64, Fault> {
         let mut count = 0;
         while watch.stop != Some(count) {
-            // The other side may finish before the last completions arrive here.
+            // The other side may finish before the last completions have been polled here.
             let completion = match watch.stop {
                 None => watch.next_unless_stopped(&mut self.receives)?,
                 Some(_) => Some(watch.next(&mut self.receives)?),

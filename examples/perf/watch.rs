@@ -1,4 +1,4 @@
-//! Waiting, bounded: for completions, and for bytes that the peer writes.
+//! Waits with a limit: for completions, and for bytes that the peer writes.
 
 use crate::Perf;
 use crate::fault::Fault;
@@ -88,9 +88,9 @@ impl<'round> Watch<'round> {
 
     /// Waits until the byte at `offset` is `wanted`; false if the other side is done before.
     ///
-    /// This reads only one byte. It assumes only that a write of the device becomes visible to a relaxed
-    /// load in the end. No specification says that the rest of the message is there when its last byte is. A program
-    /// that needs the rest waits for a completion instead.
+    /// This reads only one byte. It assumes only that a write of the device becomes visible to a relaxed load in the
+    /// end. No specification says that the rest of the message has arrived when its last byte has. A program that needs
+    /// the rest waits for a completion instead.
     pub(crate) fn until_byte(
         &mut self,
         region: &MemoryRegion<Perf, RemoteReadWrite>,

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-/// What was being done, followed by the causes from the outermost to the innermost.
+/// The text says what the program was doing, followed by the causes from the outermost to the innermost.
 #[derive(Debug)]
 pub(crate) struct Fault(String);
 
@@ -32,7 +32,7 @@ impl<E: Error> From<E> for Fault {
     }
 }
 
-/// Adds what was being done to an error.
+/// Adds to an error what the program was doing.
 pub(crate) trait Doing<T> {
     fn doing(self, what: impl fmt::Display) -> Result<T, Fault>;
 }

@@ -96,13 +96,13 @@ impl<T: Game> Seat<T> {
     }
 }
 
-/// Which programs the peer may be. Its messages are all that tells.
+/// The programs that the peer may be. Only its messages tell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer {
     /// Another instance of this program, which sends a pattern of its own.
     pub(crate) plays: bool,
-    /// The C program, which sends from the buffer that it receives into. So it sends what it received last, and at
-    /// first 0x7b.
+    /// The C program, which sends from the buffer that it receives into. So it sends the message that it received last,
+    /// and at first bytes of 0x7b.
     pub(crate) echoes: bool,
 }
 
@@ -224,8 +224,8 @@ impl<T: Game> Player<T> {
     }
 }
 
-/// The content of messages. No two messages of a game are equal, unless they are very short, and no two parts of one
-/// are.
+/// The content of messages. Unless they are very short, no two messages of a game are equal, and no two parts of one
+/// message.
 struct Pattern {
     /// Random bytes. Each message starts at another place in them.
     bytes: Vec<u8>,

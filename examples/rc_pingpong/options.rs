@@ -30,7 +30,7 @@ The peer is another {letters}_pingpong or the ibv_{letters}_pingpong of rdma-cor
 
   -d, --ib-dev DEVICE    the RDMA device (default: the first with an active port, or else soft0)
   -i, --ib-port PORT     its port (default: the first that is active)
-  -g, --gid-idx ROW      the row of its GID table (default: the one that suits RoCE v2 best)
+  -g, --gid-idx INDEX    the index in its GID table (default: the entry that suits RoCE v2 best)
   -p, --port PORT        TCP port to meet at (default 18515); without HOST: a server
   -s, --size BYTES       length of a message (default {usual_size})
   -n, --iters COUNT      messages each way (default 1000)

@@ -82,7 +82,7 @@ fn choose_port(context: &Context, options: &Options) -> Result<Port, Fault> {
         return Err(Fault::new(format!("port {} of {name} is not active, but {:?}", port.number(), port.state())));
     }
     match options.gid_row {
-        Some(row) => port.with_gid(|entry| entry.index() == row).doing(format_args!("no row {row}")),
+        Some(row) => port.with_gid(|entry| entry.index() == row).doing(format_args!("no GID at index {row}")),
         None => Ok(port),
     }
 }
@@ -90,7 +90,7 @@ fn choose_port(context: &Context, options: &Options) -> Result<Port, Fault> {
 fn describe(out: &mut impl Write, context: &Context, port: &Port, mtu: Mtu) -> Result<(), Fault> {
     write!(out, "{} port {}", context.name(), port.number())?;
     if let Some(row) = port.gid() {
-        write!(out, ", GID {} ({:?}, row {}", row.gid, row.kind, row.index())?;
+        write!(out, ", GID {} ({:?}, index {}", row.gid, row.kind, row.index())?;
         match row.interface_name() {
             Some(interface) => write!(out, ", {interface})")?,
             None => write!(out, ")")?,

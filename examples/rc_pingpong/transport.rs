@@ -1,4 +1,4 @@
-//! What differs between transports.
+//! The differences between transports.
 
 use super::PingPong;
 use super::fault::{Doing, Fault};
@@ -14,10 +14,10 @@ use interlock::{
     ReliableConnection, Reset, UnreliableConnection, UnreliableDatagram, WorkId,
 };
 
-/// A pair in Ready To Send, connected if its transport connects.
+/// A pair in Ready To Send. On a transport with connections, it is connected.
 pub(crate) type Ready<T> = QueuePair<PingPong, ReadyToSend, T>;
 
-/// Where a pair is and where its peer is.
+/// The objects that a pair is made of, and the address of its peer.
 pub(crate) struct Route<'route> {
     pub(crate) domain: &'route ProtectionDomain<PingPong>,
     pub(crate) port: &'route Port,
@@ -28,7 +28,7 @@ pub(crate) struct Route<'route> {
 
 /// A transport that the game can be played on.
 pub(crate) trait Game: Transport + OwnReceives + Sized {
-    /// Its two letters, as in `rc_pingpong`.
+    /// The two letters of the transport, as in `rc_pingpong`.
     const LETTERS: &'static str;
     /// The default of the C program.
     const USUAL_SIZE: u32;
@@ -39,7 +39,7 @@ pub(crate) trait Game: Transport + OwnReceives + Sized {
     /// Why a message may be missing although the peer works.
     const LOSS: &'static str = " (a lost message is not sent again, and one that is too long for \
                                 its receive is lost: give both sides the same -s)";
-    /// What a send needs to address the peer.
+    /// The address that a send to the peer needs.
     type Peer;
 
     fn create(
@@ -93,7 +93,7 @@ impl Game for ReliableConnection {
             responder_depth: ReadDepth::new(1)?,
             min_rnr_timer: RnrTimer::new(12)?,
         };
-        // A peer that is gone is given up after about two seconds; 7 retries would be "for ever" on soft-RoCE.
+        // The device gives up a peer that is gone after about two seconds; 7 retries would be "for ever" on soft-RoCE.
         let send = RtsAttributes {
             send_psn: pair.psn(),
             timeout: AckTimeout::new(16)?,

@@ -86,10 +86,10 @@ struct Line {
 
 pub(crate) struct Player {
     shared: SharedReceiveQueue<PingPong>,
-    /// By number.
+    /// The lines by the number of their pair.
     lines: Vec<Line>,
     size: usize,
-    /// The sum over all pairs.
+    /// The number of messages over all pairs.
     iterations: u32,
     sent: u32,
     received: u32,

@@ -42,7 +42,7 @@ fn run(out: &mut impl Write) -> Result<(), Fault> {
     let context = device::open(options.device.as_deref())?;
     let mut port = context.active_port()?;
     if let Some(row) = options.gid_row {
-        port = port.with_gid(|entry| entry.index() == row).doing(format_args!("no row {row}"))?;
+        port = port.with_gid(|entry| entry.index() == row).doing(format_args!("no GID at index {row}"))?;
     }
     let domain = context.named_domain(PingPong)?;
     let seconds = match (&options.host, options.is_server) {

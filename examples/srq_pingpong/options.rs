@@ -17,7 +17,7 @@ Sends messages back and forth on many queue pairs. All receives of a side come f
 The peer is another srq_pingpong or the ibv_srq_pingpong of rdma-core, which needs -g on RoCE.
 
   -d, --ib-dev DEVICE    the RDMA device (default: the first with an active port, or else soft0)
-  -g, --gid-idx ROW      the row of its GID table (default: the one that suits RoCE v2 best)
+  -g, --gid-idx INDEX    the index in its GID table (default: the entry that suits RoCE v2 best)
   -p, --port PORT        TCP port to meet at (default 18515); without HOST: a server
   -s, --size BYTES       length of a message, the same on both sides (default 4096)
   -n, --iters COUNT      messages each way, on all pairs together, the same on both sides (default 1000)

@@ -14,7 +14,7 @@ use crate::verb_error::VerbError;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
-use std::{env, fmt};
+use std::{env, fmt, mem};
 
 #[cfg(not(loom))]
 use crate::{
@@ -25,15 +25,15 @@ use crate::{
 #[cfg(loom)]
 use models::{Waker, descriptor, until_readable};
 
-/// A channel of rdma_cm: brings the events of all identifiers that were made on it.
+/// A channel of rdma_cm: it delivers the events of all identifiers that were made on it.
 ///
-/// `rdma_create_event_channel(3)`. A handle: clones name the same channel, which ends with the last clone and the last
-/// identifier. Identifiers of one channel may be used by different threads. A connection that a listener accepted
-/// stays on the listener's channel.
+/// `rdma_create_event_channel(3)`. This is a handle: clones name the same channel, which is closed when the last clone
+/// and the last identifier are dropped. Identifiers of one channel may be used by different threads. A connection that
+/// a listener accepted stays on the listener's channel.
 ///
-/// Programs that wait with a timeout ([`Resolving::wait`](super::Resolving::wait) and its like) need nothing of the
-/// channel itself. A program with an event loop watches the descriptor of [`readiness`](Self::readiness), and asks its
-/// identifiers when that is readable.
+/// Programs that wait with a timeout ([`Resolving::wait`](super::Resolving::wait) and the like) do not use the channel
+/// itself. A program with an event loop watches the descriptor of [`readiness`](Self::readiness), and polls its
+/// identifiers when the descriptor is readable.
 #[derive(Clone)]
 #[doc(alias = "rdma_event_channel")]
 #[doc(alias = "rdma_create_event_channel")]
@@ -41,23 +41,25 @@ use models::{Waker, descriptor, until_readable};
 pub struct Channel(pub(super) Arc<Inbox>);
 
 impl Channel {
-    /// Opens a channel for identifiers on the device of `context`. Through librdmacm they may also be used for its
-    /// other devices.
+    /// Opens a channel for identifiers on the device of `context`. With librdmacm, they may also be used for the
+    /// machine's other devices.
     ///
     /// # Errors
     ///
     /// [`CmError`]: librdmacm or its device node is missing, or the process has no descriptor left.
+    /// [`CmError::NoNodeGuid`]: the librdmacm is older than release 56, and a device of this host has no node GUID. The
+    /// release is that of the library's file, or if its name does not say it, the one that the program was built with.
     pub fn open(context: &Context) -> Result<Self, CmError> {
         Self::over(context.0.open_cm()?)
     }
 
     /// Opens a channel of the machine's rdma_cm, for programs that learn from it which device to open:
     /// [`Resolved::device`](super::Resolved::device), [`Request::device`](super::Request::device). If the environment
-    /// variable `INTERLOCK_DEVICE` names a device, the channel is one for that device, also for a soft one.
+    /// variable `INTERLOCK_DEVICE` names a device, the channel is opened for that device, which may also be a soft one.
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open).
+    /// The same as those of [`open`](Self::open).
     pub fn open_default() -> Result<Self, CmError> {
         match env::var_os("INTERLOCK_DEVICE").filter(|name| !name.is_empty()) {
             Some(_) => Self::open(&Context::open_default().map_err(Box::new)?),
@@ -71,7 +73,11 @@ impl Channel {
         Ok(Self(Arc::new(Inbox { raw, mail, turn: Condvar::new(), sleeper })))
     }
 
-    /// A descriptor for an event loop. When it is readable, ask the identifiers of the channel by their `poll`.
+    /// A descriptor for an event loop. When it is readable, poll the identifiers of the channel.
+    ///
+    /// The `poll` of any identifier takes all events from the kernel, also those of the others. An identifier in a
+    /// state that has no `poll` leaves this to [`Channel::poll`]: a level-triggered loop calls that if nothing else on
+    /// the channel may be asked, or else the descriptor stays readable.
     ///
     /// # Errors
     ///
@@ -87,10 +93,25 @@ impl Channel {
         Readiness::over(&[fd, mail.for_loop.as_ref().map_or(fd, Waker::fd)])
     }
 
+    /// Takes the events that have arrived, for all identifiers of the channel. Returns whether the `poll` of one of
+    /// them has something to say.
+    ///
+    /// # Errors
+    ///
+    /// The channel failed.
+    pub fn poll(&self) -> Result<bool, VerbError> {
+        let mut mail = self.0.lock();
+        let Sorted { strays, failed } = self.0.sort(&mut mail);
+        let has_news = mail.has_news();
+        drop(mail);
+        drop(strays);
+        failed.map_or(Ok(has_news), Err)
+    }
+
     pub(super) fn identifier(&self, space: PortSpace) -> Result<Identifier, VerbError> {
         let key = self.0.lock().add();
         match Arc::clone(&self.0.raw).create_id(space, key) {
-            Ok(raw) => Ok(Identifier { raw, key, inbox: Arc::clone(&self.0) }),
+            Ok(raw) => Ok(Identifier { raw, key, space, inbox: Arc::clone(&self.0) }),
             Err(error) => {
                 self.0.lock().boxes.remove(&key);
                 Err(error)
@@ -107,14 +128,15 @@ impl fmt::Debug for Channel {
 
 /// The events of a channel, sorted by identifier.
 ///
-/// Any thread may take events from the channel. It sorts all that there are, those of other identifiers too. Of the
-/// threads that wait, one sleeps on the descriptor; the others wait for that one, which wakes them when it is back.
+/// Any thread may take events from the channel. It takes all events that have come, and sorts those of other
+/// identifiers too. Of the threads that wait, one sleeps on the descriptor; the others sleep on `turn`, and the first
+/// one wakes them when it returns.
 pub(super) struct Inbox {
     raw: Arc<dyn RawChannel>,
     mail: Mutex<Mail>,
-    /// Notified when a thread has come back from the descriptor, or has brought events.
+    /// Notified when the thread that slept on the descriptor returns, or when a thread has sorted new events.
     turn: Condvar,
-    /// Brings the thread that sleeps on the descriptor back, because another thread took its event.
+    /// Wakes the thread that sleeps on the descriptor, because another thread took its event.
     sleeper: Waker,
 }
 
@@ -124,7 +146,9 @@ struct Mail {
     last_key: u64,
     /// A thread sleeps on the descriptor.
     has_sleeper: bool,
-    /// Readable while any box has an event. There if an event loop watches the channel.
+    /// The last look ended at its limit, so the channel may have more.
+    may_have_more: bool,
+    /// Readable while any identifier's `poll` has something to say. There if an event loop watches the channel.
     for_loop: Option<Waker>,
 }
 
@@ -134,6 +158,9 @@ struct MailBox {
     events: VecDeque<RawEvent>,
     /// How many connect requests may wait; more are rejected. 0 for an identifier that does not listen.
     requests: usize,
+    /// The identifier is in a state that has a `poll`, which takes the events. In other states they wait for the next
+    /// step of the program, and an event loop must not be woken for them again and again.
+    is_polled: bool,
 }
 
 impl Mail {
@@ -150,8 +177,8 @@ impl Mail {
         Some(event)
     }
 
-    /// Puts an event into its box. Gives back what nobody takes: the event of an identifier that has ended, or a
-    /// request too many.
+    /// Puts an event into its box. Returns an event that has no place: its identifier has ended, or it is a request
+    /// beyond the limit.
     fn put(&mut self, event: RawEvent) -> Option<RawEvent> {
         let Some(found) = self.boxes.get_mut(&event.key) else { return Some(event) };
         let is_request = |event: &RawEvent| event.kind == RawEventKind::CONNECT_REQUEST;
@@ -162,9 +189,14 @@ impl Mail {
         None
     }
 
+    /// Whether some identifier's `poll` has something to say.
+    fn has_news(&self) -> bool {
+        self.boxes.values().any(|found| found.is_polled && !found.events.is_empty())
+    }
+
     fn tell_loop(&self) {
         if let Some(waker) = &self.for_loop {
-            match self.boxes.values().any(|found| !found.events.is_empty()) {
+            match self.may_have_more || self.has_news() {
                 true => waker.wake(),
                 false => waker.clear(),
             }
@@ -172,62 +204,96 @@ impl Mail {
     }
 }
 
+/// How many events are taken at most while the lock is held.
+const BATCH: usize = 64;
+/// How many batches one `poll` takes at most. An event loop is told that there may be more.
+const BATCHES: usize = 16;
+
+/// What a look at the channel brought, besides events for the boxes.
+struct Sorted {
+    /// What nobody takes. It is dropped without the lock: a request is rejected by its end, which takes its time.
+    strays: Vec<RawEvent>,
+    /// Why the look ended early. The event of some identifier may be lost with it.
+    failed: Option<VerbError>,
+}
+
 impl Inbox {
     fn lock(&self) -> MutexGuard<'_, Mail> {
         lock(&self.mail)
     }
 
-    /// Takes all events from the channel and sorts them. Returns what nobody takes, to be dropped without the lock.
-    fn sort(&self, mail: &mut Mail) -> Result<Vec<RawEvent>, VerbError> {
+    /// Takes events from the channel, at most [`BATCH`] of them, and sorts them.
+    fn sort(&self, mail: &mut Mail) -> Sorted {
         let mut strays = Vec::new();
-        let mut any = false;
-        let result = loop {
+        let (mut taken, mut failed) = (0, None);
+        while taken < BATCH {
             match Arc::clone(&self.raw).take_event(mail.last_key + 1) {
                 Ok(Some(event)) => {
-                    any = true;
+                    taken += 1;
                     mail.last_key += u64::from(event.request.is_some());
                     strays.extend(mail.put(event));
                 }
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(error),
+                Ok(None) => break,
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
             }
-        };
-        if any {
+        }
+        let had_more = mem::replace(&mut mail.may_have_more, taken == BATCH);
+        if taken > 0 || had_more {
             mail.tell_loop();
+        }
+        if taken > 0 {
             self.turn.notify_all();
             if mail.has_sleeper {
                 self.sleeper.wake();
             }
         }
-        result.map(|()| strays)
+        Sorted { strays, failed }
     }
 
     /// The oldest event of an identifier, if there is one.
     pub(super) fn poll(&self, key: u64) -> Result<Option<RawEvent>, VerbError> {
-        let mut mail = self.lock();
-        let strays = self.sort(&mut mail)?;
-        let event = mail.take(key);
-        drop(mail);
-        drop(strays);
-        Ok(event)
+        for _ in 0..BATCHES {
+            let mut mail = self.lock();
+            let Sorted { strays, failed } = self.sort(&mut mail);
+            let (event, may_have_more) = (mail.take(key), mail.may_have_more);
+            drop(mail);
+            drop(strays);
+            match (event, failed) {
+                // What failed was about another identifier.
+                (Some(event), _) => return Ok(Some(event)),
+                (None, Some(error)) => return Err(error),
+                (None, None) if may_have_more => {}
+                (None, None) => break,
+            }
+        }
+        Ok(None)
     }
 
-    /// The oldest event of an identifier, waited for until `deadline`; `None` means for ever.
+    /// The oldest event of an identifier. Waits for it until `deadline`; a deadline of `None` means for ever.
     pub(super) fn wait(&self, key: u64, deadline: Option<Instant>) -> Result<Option<RawEvent>, VerbError> {
+        let left = || deadline.map_or(LONG, |deadline| deadline.saturating_duration_since(Instant::now()));
         let mut mail = self.lock();
         loop {
-            // A request that nobody takes is rejected by its end, which takes its time.
-            let strays = self.sort(&mut mail)?;
-            if !strays.is_empty() {
+            let Sorted { strays, failed } = self.sort(&mut mail);
+            let event = mail.take(key);
+            if event.is_some() || failed.is_some() || mail.may_have_more || !strays.is_empty() {
                 drop(mail);
                 drop(strays);
+                match (event, failed) {
+                    // What failed was about another identifier.
+                    (Some(event), _) => return Ok(Some(event)),
+                    (None, Some(error)) => return Err(error),
+                    // Events of others come without end.
+                    (None, None) if left().is_zero() => return Ok(None),
+                    (None, None) => {}
+                }
                 mail = self.lock();
                 continue;
             }
-            if let Some(event) = mail.take(key) {
-                return Ok(Some(event));
-            }
-            let left = deadline.map_or(LONG, |deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = left();
             if left.is_zero() {
                 return Ok(None);
             }
@@ -247,7 +313,7 @@ impl Inbox {
         }
     }
 
-    /// Throws the events of an identifier away. Later ones find no box.
+    /// Drops the events of an identifier that ends. Later events find no box.
     fn end(&self, key: u64) {
         let unread = self.lock().boxes.remove(&key);
         self.lock().tell_loop();
@@ -255,23 +321,25 @@ impl Inbox {
     }
 }
 
-/// The longest sleep of a thread that waits for ever. Then it looks again.
+/// The longest sleep of a thread that waits for ever. It checks its box after each sleep.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// An identifier on its channel, in no particular state: the types around it say which.
+/// An identifier on its channel. The types around it say in which state it is.
 pub(super) struct Identifier {
     pub(super) raw: Box<dyn RawId>,
     pub(super) key: u64,
     pub(super) inbox: Arc<Inbox>,
+    pub(super) space: PortSpace,
 }
 
 impl Identifier {
     /// The identifier that a connect request brought. (Its events begin with its accept, so nothing came before it had
     /// a box.)
-    pub(super) fn of_request(new: NewId, inbox: &Arc<Inbox>) -> Self {
+    pub(super) fn of_request(new: NewId, listener: &Self) -> Self {
         let NewId { raw, key } = new;
+        let inbox = Arc::clone(&listener.inbox);
         inbox.lock().boxes.insert(key, MailBox::default());
-        Self { raw, key, inbox: Arc::clone(inbox) }
+        Self { raw, key, space: listener.space, inbox }
     }
 
     pub(super) fn poll(&self) -> Result<Option<RawEvent>, VerbError> {
@@ -280,6 +348,17 @@ impl Identifier {
 
     pub(super) fn wait(&self, deadline: Option<Instant>) -> Result<Option<RawEvent>, VerbError> {
         self.inbox.wait(self.key, deadline)
+    }
+
+    /// Says whether the identifier is in a state that has a `poll`.
+    pub(super) fn set_polled(&self, is_polled: bool) {
+        let mut mail = self.inbox.lock();
+        if let Some(found) = mail.boxes.get_mut(&self.key)
+            && found.is_polled != is_polled
+        {
+            found.is_polled = is_polled;
+            mail.tell_loop();
+        }
     }
 
     /// Lets up to `requests` connect requests wait to be taken.
@@ -292,13 +371,34 @@ impl Identifier {
 
 impl Drop for Identifier {
     fn drop(&mut self) {
+        if self.raw.ends_with_event() {
+            // What fails here fails again for whoever takes the next event.
+            drop(self.poll());
+        }
         self.inbox.end(self.key);
-        // `raw` is destroyed after this. An event that comes until then finds no box, and is dropped.
+        // `raw` is destroyed after this function. An event that comes before that finds no box, and is dropped.
     }
 }
 
 impl fmt::Debug for Identifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.raw.fmt(f)
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+
+    /// A loop that waits for edges sees none for what it left in the channel.
+    #[test]
+    fn an_event_loop_is_woken_again_for_what_a_batch_has_left() {
+        let mut mail = Mail { for_loop: Some(Waker::new().unwrap()), ..Mail::default() };
+        for may_have_more in [true, false] {
+            mail.may_have_more = may_have_more;
+            mail.tell_loop();
+            let fd = mail.for_loop.as_ref().unwrap().fd();
+            assert_eq!(until_readable([fd], Duration::ZERO).unwrap(), may_have_more);
+        }
     }
 }

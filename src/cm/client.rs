@@ -7,8 +7,8 @@ use super::parameters::Parameters;
 use super::private_data::{ConnectData, PeerData};
 use super::server::Bound;
 use super::step::{Next, Phase};
-use super::wait::{Patience, next};
-use super::{Connections, Datagrams, Progress, same_device};
+use super::wait::{Patience, next, why};
+use super::{Connections, Datagrams, Progress, after_failure, bring_up, errored, peer_gone, same_device};
 use crate::domain::Brand;
 use crate::provider::cm::{BoundDevice, IdOption, PortSpace, Said};
 use crate::queue::state::Init;
@@ -26,7 +26,7 @@ use std::time::Duration;
 ///
 /// # Rules
 ///
-/// Each is kept by the compiler; programs that break them are in `ui-tests/cm`.
+/// The compiler enforces each of them; `ui-tests/cm` has programs that break them.
 ///
 /// - N1: a call exists only in the states that allow it.
 /// - N2: a step takes its identifier; only its result goes on.
@@ -70,7 +70,8 @@ impl Idle<Datagrams> {
 }
 
 impl<K> Idle<K> {
-    /// The type of service of its packets: the upper six bits are the differentiated services code point.
+    /// Sets the type of service of the connection's packets: the upper six bits are the differentiated services code
+    /// point.
     ///
     /// # Errors
     ///
@@ -81,8 +82,8 @@ impl<K> Idle<K> {
         self.id.raw.set_option(IdOption::TypeOfService(value))
     }
 
-    /// Whether its port may be one that another identifier is bound to. Two listeners never share a port, with or
-    /// without this.
+    /// Lets the identifier bind to a port that another identifier is bound to already. Two listeners never share a
+    /// port, even with this.
     ///
     /// # Errors
     ///
@@ -92,23 +93,29 @@ impl<K> Idle<K> {
         self.id.raw.set_option(IdOption::ReuseAddress(is_on))
     }
 
-    /// How long the queue pair waits for an acknowledgement. The path's own estimate is taken otherwise.
+    /// Sets how long the queue pair waits for an acknowledgement. The default is the estimate of the path.
     ///
     /// # Errors
     ///
-    /// The system refused.
+    /// `EINVAL`: the timeout is 0, for ever, which rdma_cm cannot be told; or the identifier is one for datagrams. Or
+    /// the system refused.
     #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
     pub fn set_ack_timeout(&mut self, timeout: AckTimeout) -> Result<(), VerbError> {
-        self.id.raw.set_option(IdOption::AckTimeout(timeout.value()))
+        // Linux takes 0 for "not set", and says nothing.
+        match timeout.value() {
+            0 => Err(VerbError::new("rdma_set_option", libc::EINVAL)),
+            value => self.id.raw.set_option(IdOption::AckTimeout(value)),
+        }
     }
 
-    /// Binds it to an address of this host. Port 0 means a free one.
+    /// Binds the identifier to an address of this host. Port 0 means any free port.
     ///
     /// `rdma_bind_addr(3)`.
     ///
     /// # Errors
     ///
-    /// [`Cause::Call`] with `EADDRINUSE`, `EADDRNOTAVAIL`, `ENODEV` and what to check. The identifier comes back.
+    /// [`Cause::Call`] with `EADDRINUSE`, `EADDRNOTAVAIL` or `ENODEV`; its text says what to check. The identifier
+    /// comes back.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(mut self, address: SocketAddr) -> Result<Bound<K>, Failed<Self>> {
         match self.id.raw.bind(address) {
@@ -117,13 +124,14 @@ impl<K> Idle<K> {
         }
     }
 
-    /// Asks which device and port lead to the address, and by what route. It takes at most `timeout` for each.
+    /// Starts to resolve the address: which device and port lead there, and by which route. Each of the two steps takes
+    /// at most `timeout`.
     ///
     /// `rdma_resolve_addr(3)` and `rdma_resolve_route(3)`.
     ///
     /// # Errors
     ///
-    /// [`Cause::Call`]: there is no route, or the address is none of a host. The identifier comes back.
+    /// [`Cause::Call`]: there is no route, or the address is not that of a host. The identifier comes back.
     #[doc(alias = "rdma_resolve_addr")]
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve(self, to: SocketAddr, timeout: Duration) -> Result<Resolving<K>, Failed<Self>> {
@@ -134,7 +142,7 @@ impl<K> Idle<K> {
     ///
     /// # Errors
     ///
-    /// As [`resolve`](Self::resolve).
+    /// The same as those of [`resolve`](Self::resolve).
     pub fn resolve_from(
         self,
         source: SocketAddr,
@@ -151,13 +159,16 @@ impl<K> Idle<K> {
         timeout: Duration,
     ) -> Result<Resolving<K>, Failed<Self>> {
         match self.id.raw.resolve_addr(source, to, timeout) {
-            Ok(()) => Ok(Resolving { id: self.id, phase: Phase::ResolvingAddress, timeout, kind: PhantomData }),
+            Ok(()) => {
+                self.id.set_polled(true);
+                Ok(Resolving { id: self.id, phase: Phase::ResolvingAddress, timeout, kind: PhantomData })
+            }
             Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
         }
     }
 }
 
-/// The address, and then the route to it, is being resolved. Dropping it gives up at once.
+/// An identifier whose address, and then the route to it, is being resolved. Dropping it gives up at once.
 #[derive(Debug)]
 pub struct Resolving<K = Connections> {
     id: Identifier,
@@ -167,7 +178,7 @@ pub struct Resolving<K = Connections> {
 }
 
 impl<K> Resolving<K> {
-    /// Waits until it is resolved, at most for `timeout`.
+    /// Waits until the address and the route are resolved, at most for `timeout`.
     ///
     /// # Errors
     ///
@@ -180,17 +191,17 @@ impl<K> Resolving<K> {
         }
     }
 
-    /// Looks whether it is resolved.
+    /// Checks whether the address and the route are resolved, without waiting.
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
-    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    /// The same as those of [`wait`](Self::wait).
+    #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     pub fn poll(self) -> Result<Progress<Self, Resolved<K>>, Failed<Option<Idle<K>>>> {
         self.go_on(Patience::None)
     }
 
-    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     fn go_on(mut self, patience: Patience) -> Result<Progress<Self, Resolved<K>>, Failed<Option<Idle<K>>>> {
         let failed = |cause| Failed { value: None, cause };
         loop {
@@ -198,6 +209,7 @@ impl<K> Resolving<K> {
             match found {
                 None => return Ok(Progress::Pending(self)),
                 Some((Next::End(cause @ Cause::Address(_)), _)) => {
+                    self.id.set_polled(false);
                     return Err(Failed { value: Some(Idle { id: self.id, kind: PhantomData }), cause });
                 }
                 Some((Next::End(cause), _)) => return Err(failed(cause)),
@@ -208,6 +220,7 @@ impl<K> Resolving<K> {
                 Some(_) => {
                     let device = self.id.raw.device();
                     let device = device.ok_or_else(|| failed(Cause::DeviceRemoved))?;
+                    self.id.set_polled(false);
                     return Ok(Progress::Done(Resolved { id: self.id, device, kind: PhantomData }));
                 }
             }
@@ -215,7 +228,7 @@ impl<K> Resolving<K> {
     }
 }
 
-/// Knows the device and the port that lead to the peer.
+/// An identifier that knows the device and the port that lead to the peer.
 #[derive(Debug)]
 pub struct Resolved<K = Connections> {
     pub(super) id: Identifier,
@@ -245,11 +258,17 @@ impl Resolved {
     ///
     /// `rdma_connect(3)`.
     ///
+    /// # iWARP
+    ///
+    /// The call connects the TCP stream before it returns, so it takes a round trip. A host that does not answer takes
+    /// it as long as any TCP connection (two minutes and more: `net.ipv4.tcp_syn_retries`), and no timeout of this
+    /// library shortens that. Elsewhere the call returns at once.
+    ///
     /// # Errors
     ///
     /// [`Cause::OtherDevice`]; [`Cause::Call`]. The identifier and the pair come back.
     #[doc(alias = "rdma_connect")]
-    #[allow(clippy::type_complexity, clippy::result_large_err, reason = "both that went in come back")]
+    #[allow(clippy::type_complexity, clippy::result_large_err, reason = "the error gives both back")]
     pub fn connect<B: Brand, T: Reliable>(
         mut self,
         pair: QueuePair<B, Init, T>,
@@ -263,9 +282,10 @@ impl Resolved {
         match self.id.raw.connect(&parameters.to_raw(&pair, depths, data.as_bytes())) {
             Ok(()) => {
                 let is_iwarp = self.device.is_iwarp;
+                self.id.set_polled(true);
                 Ok(Connecting { id: self.id, pair, parameters: *parameters, depths, is_iwarp })
             }
-            // iWARP connects its stream in this call, and finds nobody who listens.
+            // iWARP connects its TCP stream in this call, so it learns here that nobody listens.
             Err(error) if error.errno() == libc::ECONNREFUSED => {
                 let cause = Cause::rejected(-libc::ECONNREFUSED, Vec::new());
                 Err(Failed { value: (self, pair), cause })
@@ -275,62 +295,71 @@ impl Resolved {
     }
 }
 
-/// The peer has been asked for a connection.
+/// An identifier that has asked the peer for a connection.
 ///
 /// Dropping it gives up at once. Without a deadline of the program, a host that does not answer is given up after more
 /// than a minute.
+///
+/// # iWARP
+///
+/// A device for iWARP does not let go of a queue pair before the peer has answered, or for 10 s (Linux) if it does not.
+/// Until then the destroy of the pair waits, here and after a [`wait`](Self::wait) that gave up: drop such a pair where
+/// a thread may wait.
 #[derive(Debug)]
 pub struct Connecting<B, T = ReliableConnection> {
     id: Identifier,
     pair: QueuePair<B, Init, T>,
     parameters: Parameters,
-    /// What was asked for: how many reads this side serves, and how many it starts.
+    /// The depths that were asked for: how many reads this side serves, and how many it starts.
     depths: [ReadDepth; 2],
-    /// The device moves the pair, at any time.
+    /// On iWARP the device moves the pair by itself, at any time.
     is_iwarp: bool,
 }
 
 impl<B: Brand, T: Reliable> Connecting<B, T> {
-    /// Waits until the two sides are connected, at most for `timeout`. Then nothing is left of the request, and a late
-    /// answer of the peer is refused.
+    /// Waits until the two sides are connected, at most for `timeout`. After the timeout the request is withdrawn, and
+    /// a late answer of the peer is refused.
     ///
     /// # Errors
     ///
-    /// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error.
+    /// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error. On iWARP always in Error,
+    /// since the device moves it there by itself.
     pub fn wait(self, timeout: Duration) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
         match self.go_on(Patience::of(timeout))? {
             Progress::Done(connection) => Ok(connection),
-            Progress::Pending(this) => {
-                // A late answer would still move the pair of an iWARP device, but not out of Error.
-                let pair = if this.is_iwarp { super::errored(this.pair) } else { this.pair.into() };
-                Err(Failed { value: pair, cause: Cause::TimedOut(timeout) })
+            Progress::Pending(Self { pair, is_iwarp, .. }) => {
+                Err(Failed { value: after_failure(pair, is_iwarp), cause: Cause::TimedOut(timeout) })
             }
         }
     }
 
-    /// Looks whether the two sides are connected.
+    /// Checks whether the two sides are connected, without waiting.
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
-    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    /// The same as those of [`wait`](Self::wait).
+    #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     pub fn poll(self) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
         self.go_on(Patience::None)
     }
 
-    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     fn go_on(self, patience: Patience) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
         let (found, event) = match next(&self.id, Phase::Connecting, patience) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(Progress::Pending(self)),
-            Err(error) => return Err(Failed { value: self.pair.into(), cause: Cause::Call(error) }),
+            Err(error) => return Err(self.fail(Cause::Call(error))),
         };
         match found {
-            Next::End(cause) => Err(Failed { value: self.pair.into(), cause }),
+            Next::End(cause) => Err(self.fail(cause)),
             Next::Respond => self.respond(event.said).map(Progress::Done),
-            // iWARP: the pair was moved, and the peer was told.
+            // iWARP: the device has moved the pair and answered the peer.
             _ => self.adopt(event.said).map(Progress::Done),
         }
+    }
+
+    fn fail(self, cause: Cause) -> Failed<AnyQueuePair<B, T>> {
+        Failed { value: after_failure(self.pair, self.is_iwarp), cause }
     }
 
     /// The peer has accepted: brings the pair up and establishes the connection.
@@ -338,27 +367,28 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
         let Self { mut id, pair, parameters, depths: [serves, starts], .. } = self;
         let [serves, starts] = [agreed(serves, said.responder_resources), agreed(starts, said.initiator_depth)];
         // The peer may have ended since its answer. Then the calls below fail, and the channel says why.
-        let why = |id: &Identifier, cause| match next(id, Phase::Connecting, Patience::None) {
-            Ok(Some((Next::End(told), _))) => told,
-            _ => cause,
-        };
-        let up = super::bring_up(&*id.raw, pair, [serves, starts], parameters.min_rnr_timer).map_err(|failed| {
+        let up = bring_up(&*id.raw, pair, [serves, starts], parameters.min_rnr_timer).map_err(|failed| {
             let Failed { value, cause } = failed;
-            let cause = if matches!(cause, Cause::PeerGone(_)) { why(&id, cause) } else { cause };
+            let cause = if matches!(cause, Cause::PeerGone(_)) { why(&id, Phase::Connecting, cause) } else { cause };
             Failed { value, cause }
         })?;
         if let Err(error) = id.raw.establish() {
-            return Err(Failed { value: super::errored(up), cause: why(&id, Cause::PeerGone(error)) });
+            return Err(Failed { value: errored(up), cause: why(&id, Phase::Connecting, peer_gone(error)) });
         }
         Ok(Connection::new(up, id, PeerData(said.private_data)))
     }
 
-    /// The device has connected the pair by itself.
+    /// Takes over a pair that the device has connected by itself.
     fn adopt(self, said: Said) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
         let Self { id, pair, depths: [_, starts], .. } = self;
-        match pair.moved_by_cm(agreed(starts, said.initiator_depth)) {
+        let theirs = if pair.swaps_reply_depths() { said.responder_resources } else { said.initiator_depth };
+        match pair.moved_by_cm(agreed(starts, theirs)) {
             Ok(pair) => Ok(Connection::new(pair, id, PeerData(said.private_data))),
-            Err(error) => Err(Failed { value: error.queue_pair.into(), cause: error.source.into() }),
+            // The peer may have ended since its answer.
+            Err(error) => {
+                let cause = why(&id, Phase::Connecting, error.source.into());
+                Err(Failed { value: errored(error.queue_pair), cause })
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Two sides that are connected, and how that ends.
+//! Connections, and how they end.
 
+use super::advice::Advice;
 use super::channel::Identifier;
-use super::error::{Cause, Failed};
+use super::error::{Cause, Failed, RejectReason};
 use super::private_data::PeerData;
 use super::step::{Next, Phase};
 use super::wait::{Patience, next};
@@ -16,39 +17,69 @@ use std::time::{Duration, Instant};
 
 /// A queue pair in Ready To Send, connected to a peer by rdma_cm.
 ///
-/// `pair` is for posting, as any queue pair. When the peer disconnects or its process ends, only rdma_cm learns of it:
-/// a device goes on waiting for messages. So a program that waits for messages looks at [`poll_end`](Self::poll_end)
-/// now and then, or waits with [`wait_end`](Self::wait_end) on another thread's behalf. Either moves the pair to Error,
-/// so that every request in flight comes back as flushed.
+/// Post on `pair`, as on any queue pair. When the peer disconnects or its process ends, only rdma_cm learns of it: the
+/// device goes on waiting for messages. So a program that waits for messages calls [`poll_end`](Self::poll_end) now and
+/// then, or has a thread that waits in [`wait_end`](Self::wait_end). When the connection has ended, either call moves
+/// the pair to Error, so that every request in flight comes back as flushed.
 ///
 /// Dropping it disconnects and destroys the pair.
 #[derive(Debug)]
 pub struct Connection<B, T = ReliableConnection> {
     /// The queue pair.
+    ///
+    /// A program that moves it out of the connection and drops the rest ends the connection: the peer is told. On most
+    /// devices the pair itself is not, and stays in Ready To Send without a peer: its receives never complete. So move
+    /// it to Error then, or use [`disconnect`](Self::disconnect).
     pub pair: QueuePair<B, ReadyToSend, T>,
-    /// What the peer said when it connected or accepted.
+    /// The private data that the peer sent with its connect or accept.
     pub data: PeerData,
     link: Link,
 }
 
-/// The identifier of a connection. Its end tells the peer.
+/// The identifier of a connection. Destroying it disconnects, which tells the peer.
 #[derive(Debug)]
 struct Link {
     id: Identifier,
-    /// How the connection has ended.
+    /// How the connection has ended; `None` while it lasts.
     end: Option<End>,
+    advice: Option<Advice>,
 }
 
 /// How a connection ends without this side.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum End {
-    ByPeer,
+    Disconnected,
     DeviceRemoved,
+    Rejected(RejectReason, PeerData),
+    Failed(VerbError),
+}
+
+impl End {
+    /// The same end as a cause.
+    fn cause(&self) -> Cause {
+        match self {
+            Self::Disconnected => Cause::Disconnected,
+            Self::DeviceRemoved => Cause::DeviceRemoved,
+            Self::Rejected(reason, data) => Cause::Rejected { reason: *reason, data: data.clone() },
+            Self::Failed(error) => Cause::Failed(*error),
+        }
+    }
+}
+
+impl From<Cause> for End {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::DeviceRemoved => Self::DeviceRemoved,
+            Cause::Rejected { reason, data } => Self::Rejected(reason, data),
+            Cause::Failed(error) => Self::Failed(error),
+            _ => Self::Disconnected,
+        }
+    }
 }
 
 impl<B: Brand, T: Reliable> Connection<B, T> {
     pub(super) fn new(pair: QueuePair<B, ReadyToSend, T>, id: Identifier, data: PeerData) -> Self {
-        Self { pair, data, link: Link { id, end: None } }
+        Self { pair, data, link: Link { id, end: None, advice: None } }
     }
 
     /// The address of this side.
@@ -63,7 +94,7 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
         self.link.id.raw.peer_address()
     }
 
-    /// Whether the peer has ended the connection, and why. Then the pair has been moved to Error.
+    /// The cause, if the connection has ended without this side; the pair has been moved to Error then.
     ///
     /// # Errors
     ///
@@ -72,7 +103,7 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
         self.end_by(Patience::None)
     }
 
-    /// Waits until the peer ends the connection, at most for `timeout`; `None` if it did not.
+    /// Waits until the peer ends the connection, at most for `timeout`. Returns `None` if the connection lasts longer.
     ///
     /// # Errors
     ///
@@ -82,22 +113,40 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     }
 
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
-        match self.link.end {
-            Some(End::ByPeer) => return Ok(Some(Cause::Disconnected)),
-            Some(End::DeviceRemoved) => return Ok(Some(Cause::DeviceRemoved)),
-            None => {}
+        // After the end, the look takes what has arrived for others on the channel.
+        let patience = if self.link.end.is_some() { Patience::None } else { patience };
+        loop {
+            let found = match next(&self.link.id, Phase::Connected, patience) {
+                Err(_) if self.link.end.is_some() => None,
+                found => found?,
+            };
+            match found {
+                None => return Ok(self.link.end.as_ref().map(End::cause)),
+                Some((Next::Advise(advice), _)) => self.link.advice = Some(advice),
+                Some((Next::End(cause), _)) if self.link.end.is_none() => {
+                    self.link.end = Some(cause.into());
+                    // The device may have done so by itself, or be gone.
+                    let _ = self.pair.end_traffic();
+                    return Ok(self.link.end.as_ref().map(End::cause));
+                }
+                Some(_) => {}
+            }
         }
-        let Some((Next::End(cause), _)) = next(&self.link.id, Phase::Connected, patience)? else { return Ok(None) };
-        self.link.end = Some(if matches!(cause, Cause::DeviceRemoved) { End::DeviceRemoved } else { End::ByPeer });
-        // The device may have done so by itself, or be gone.
-        let _ = self.pair.end_traffic();
-        Ok(Some(cause))
     }
 
-    /// Ends the connection: tells the peer, and moves the pair to Error, so that every request in flight comes back
+    /// What rdma_cm has said of the network since the last call, the latest if there was more. [`poll_end`] and
+    /// [`wait_end`] find it.
+    ///
+    /// [`poll_end`]: Self::poll_end
+    /// [`wait_end`]: Self::wait_end
+    pub fn take_advice(&mut self) -> Option<Advice> {
+        self.link.advice.take()
+    }
+
+    /// Ends the connection. It tells the peer and moves the pair to Error, so that every request in flight comes back
     /// from the poller as flushed.
     ///
-    /// `rdma_disconnect(3)`. Go on with [`QueuePair::drain`], then destroy or reset the pair.
+    /// `rdma_disconnect(3)`. Call [`QueuePair::drain`] next, then destroy or reset the pair.
     ///
     /// # Errors
     ///
@@ -106,10 +155,13 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     #[allow(clippy::result_large_err, reason = "the connection comes back")]
     pub fn disconnect(self) -> Result<Disconnected<B, T>, Failed<Self>> {
         let Self { pair, data, mut link } = self;
-        // It fails only if the connection has ended already.
+        // `disconnect` fails only if the connection has ended already.
         let _ = link.id.raw.disconnect();
         match pair.into_error() {
-            Ok(pair) => Ok(Disconnected { pair, id: link.id }),
+            Ok(pair) => {
+                link.id.set_polled(false);
+                Ok(Disconnected { pair, id: link.id })
+            }
             Err(error) => {
                 let value = Self { pair: error.queue_pair, data, link };
                 Err(Failed { value, cause: error.source.into() })
@@ -120,9 +172,9 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
 
 /// A connection that this side has ended.
 ///
-/// The number of the pair rests for about a second, so that no packet of the old connection is taken for one of the
-/// next. A program that resets the pair and connects it again waits for that with
-/// [`wait_for_number`](Self::wait_for_number); one that drops the pair need not care.
+/// rdma_cm keeps the number of the pair out of use for about a second, so that no late packet of this connection is
+/// taken for one of the next. A program that resets the pair and connects it again waits for the end of that time with
+/// [`wait_for_number`](Self::wait_for_number). A program that drops the pair need not wait.
 #[derive(Debug)]
 pub struct Disconnected<B, T = ReliableConnection> {
     /// The queue pair: drain it to get every buffer back.
@@ -131,8 +183,9 @@ pub struct Disconnected<B, T = ReliableConnection> {
 }
 
 impl<B: Brand, T: Reliable> Disconnected<B, T> {
-    /// Waits until the pair's number may be used again, at most for `timeout`. False if the time was over: the peer has
-    /// not disconnected, or the device was removed. On iWARP no number rests, so this is true at once.
+    /// Waits until the pair's number may be used again, at most for `timeout`. Returns false if the timeout passed
+    /// because the peer has not disconnected, or if the device was removed. On iWARP the number may be used again at
+    /// once.
     ///
     /// # Errors
     ///
@@ -152,5 +205,26 @@ impl<B: Brand, T: Reliable> Disconnected<B, T> {
                 Some(_) => {}
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_told_in_the_same_words_each_time() {
+        let failed = VerbError::new("rdma_connect", libc::ENOMEM);
+        for (cause, text) in [
+            (Cause::Disconnected, Cause::Disconnected.to_string()),
+            (Cause::DeviceRemoved, Cause::DeviceRemoved.to_string()),
+            (Cause::rejected(10, vec![7]), Cause::rejected(10, Vec::new()).to_string()),
+            (Cause::Failed(failed), Cause::Failed(failed).to_string()),
+        ] {
+            let end = End::from(cause);
+            assert_eq!((end.cause().to_string(), end.cause().to_string()), (text.clone(), text));
+        }
+        let Cause::Rejected { data, .. } = End::from(Cause::rejected(10, vec![7])).cause() else { panic!() };
+        assert_eq!(data.padded(), [7]);
     }
 }

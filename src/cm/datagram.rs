@@ -1,4 +1,4 @@
-//! Datagrams: which queue pair takes those of a service, and how they reach it.
+//! Datagrams: looking up the queue pair that takes those of a service, and the path to it.
 
 use super::channel::Identifier;
 use super::client::Resolved;
@@ -8,7 +8,7 @@ use super::private_data::{AnswerData, LookupData, PeerData};
 use super::server::Request;
 use super::step::{Next, Phase};
 use super::wait::{Patience, next};
-use super::{Datagrams, Progress, same_device, wrong_device};
+use super::{Datagrams, Progress, not_for_iwarp, same_device, wrong_device};
 use crate::domain::{Brand, ProtectionDomain};
 use crate::provider::cm::{BoundDevice, Parameters as RawParameters};
 use crate::queue::QueuePair;
@@ -28,20 +28,23 @@ impl Resolved<Datagrams> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Call`]: `EOPNOTSUPP` on iWARP, which has no datagrams. The identifier comes back.
+    /// [`Cause::NotOnIwarp`]; [`Cause::Call`]. The identifier comes back.
     #[doc(alias = "rdma_connect")]
     pub fn look_up(mut self, data: &LookupData) -> Result<LookingUp, Failed<Self>> {
-        if self.device.is_iwarp {
-            return Err(Failed { value: self, cause: Cause::Call(VerbError::unsupported("rdma_connect")) });
+        if let Err(cause) = not_for_iwarp(&self.id) {
+            return Err(Failed { value: self, cause });
         }
         match self.id.raw.connect(&said(0, data.as_bytes())) {
-            Ok(()) => Ok(LookingUp { id: self.id, device: self.device }),
+            Ok(()) => {
+                self.id.set_polled(true);
+                Ok(LookingUp { id: self.id, device: self.device })
+            }
             Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
         }
     }
 }
 
-/// What one side says of a pair for datagrams.
+/// The parameters that one side sends about a pair for datagrams.
 fn said(queue_pair: u32, private_data: &[u8]) -> RawParameters<'_> {
     let Parameters { retry_count, rnr_retry, .. } = Parameters::default();
     RawParameters {
@@ -52,12 +55,12 @@ fn said(queue_pair: u32, private_data: &[u8]) -> RawParameters<'_> {
         rnr_retry_count: rnr_retry.value(),
         has_shared_receives: false,
         queue_pair,
-        // Through librdmacm no other can be chosen.
+        // librdmacm does not let a program choose another key.
         qkey: Qkey::CONNECTION_MANAGER.0,
     }
 }
 
-/// The peer has been asked which queue pair takes its datagrams. Dropping it gives up at once.
+/// An identifier that has asked the peer which queue pair takes its datagrams. Dropping it gives up at once.
 #[derive(Debug)]
 pub struct LookingUp {
     id: Identifier,
@@ -77,11 +80,11 @@ impl LookingUp {
         }
     }
 
-    /// Looks whether the answer is there.
+    /// Checks whether the answer has arrived, without waiting.
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
+    /// The same as those of [`wait`](Self::wait).
     pub fn poll(self) -> Result<Progress<Self, Service>, Cause> {
         self.go_on(Patience::None)
     }
@@ -101,15 +104,15 @@ impl LookingUp {
     }
 }
 
-/// The queue pair that takes the datagrams of a service, and the way to it.
+/// The queue pair that takes the datagrams of a service, and the path to it.
 ///
-/// It stays good for as long as the pair is there. The peer is not told when it is dropped.
+/// It stays valid until the peer's pair is destroyed. Dropping it does not tell the peer.
 pub struct Service {
     /// The pair of the peer.
     pub queue_pair: Qpn,
     /// The key that datagrams to the pair must carry.
     pub qkey: Qkey,
-    /// What the peer said with its answer.
+    /// The private data that the peer sent with its answer.
     pub data: PeerData,
     path: ibv_ah_attr,
     device: BoundDevice,
@@ -126,7 +129,7 @@ impl Service {
         self.device.port
     }
 
-    /// The recipient for datagrams from pairs of `domain`. Keep it: each call makes an address handle of the device.
+    /// The recipient for datagrams from pairs of `domain`. Keep it: each call creates an address handle on the device.
     ///
     /// `ibv_create_ah(3)`.
     ///
@@ -140,7 +143,7 @@ impl Service {
     }
 }
 
-/// The way of rdma_cm as an address handle of the domain.
+/// Makes an address handle of the domain from the path that rdma_cm found.
 pub(super) fn handle_of<B: Brand>(
     domain: &ProtectionDomain<B>,
     device: &BoundDevice,
@@ -164,15 +167,16 @@ impl fmt::Debug for Service {
 }
 
 impl Request<Datagrams> {
-    /// Answers a lookup: datagrams are to go to `pair`. One pair may be the answer to any number of lookups.
+    /// Answers a lookup with `pair`, to which the peer then sends its datagrams. One pair may answer any number of
+    /// lookups.
     ///
-    /// `rdma_accept(3)`. The request is used up whatever happens: the peer of a failed answer is told that it was
+    /// `rdma_accept(3)`. The request is consumed in any case: if the answer fails, the peer is told that it was
     /// refused.
     ///
     /// # Errors
     ///
-    /// [`Cause::OtherDevice`]; [`Cause::OtherKey`]: the pair takes datagrams with another key than
-    /// [`Qkey::CONNECTION_MANAGER`], the only one that rdma_cm tells a peer; [`Cause::Call`].
+    /// [`Cause::OtherDevice`]; [`Cause::OtherKey`]: the pair has another queue key than [`Qkey::CONNECTION_MANAGER`],
+    /// the only one that rdma_cm gives to peers; [`Cause::Call`].
     #[doc(alias = "rdma_accept")]
     pub fn answer<B: Brand, T: Connectionless>(
         mut self,

@@ -1,7 +1,9 @@
-//! Why two sides did not connect, and why a connection ended.
+//! Errors of rdma_cm: why two sides did not connect, and why a connection ended.
 
 use super::private_data::PeerData;
 use crate::device::OpenError;
+use crate::device::iwarp::NotOnIwarp;
+use crate::provider::cm::OpenFailure;
 use crate::queue::error::TransitionFailure;
 use crate::verb_error::VerbError;
 use std::time::Duration;
@@ -11,8 +13,8 @@ use std::{error, fmt, io};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmError {
-    /// A host name was not resolved, or named no address.
-    #[error("no address to use")]
+    /// A host name was not resolved, or has no address.
+    #[error("the host name was not resolved to an address")]
     Name(#[source] io::Error),
     /// The device that `INTERLOCK_DEVICE` names was not opened.
     #[error(transparent)]
@@ -20,34 +22,63 @@ pub enum CmError {
     /// A call failed.
     #[error("{}{}", .0, hint(.0))]
     Call(#[from] VerbError),
+    /// A device has no node GUID, and the installed librdmacm ends the process when an address leads to such a device.
+    /// So no channel is opened.
+    #[error("{}", no_node_guid(.device, *.release))]
+    NoNodeGuid {
+        /// The device.
+        device: String,
+        /// The release of rdma-core that the librdmacm is of.
+        release: u32,
+    },
+    /// The device is one for iWARP, which has no datagrams.
+    #[error(transparent)]
+    NotOnIwarp(NotOnIwarp),
     /// The time was over.
     #[error("nothing happened within {0:?}")]
     TimedOut(Duration),
     /// The device was removed: drop what was made from it.
-    #[error("the device was removed")]
+    #[error("the device was removed: drop everything that was made from it")]
     DeviceRemoved,
 }
 
-/// What to check, where the error number alone does not say it.
+/// A hint on what to check, where the error number alone does not tell.
 fn hint(error: &VerbError) -> &'static str {
     match (error.verb(), error.errno()) {
         ("rdma_create_event_channel", libc::EOPNOTSUPP) => {
             " (this program was built without librdmacm: install librdmacm-dev or rdma-core-devel, and build again)"
         }
-        ("rdma_create_event_channel", libc::ENODEV | libc::ENOENT) => " (modprobe rdma_ucm)",
+        ("rdma_create_event_channel", libc::ENODEV | libc::ENOENT) => " (load the kernel module: modprobe rdma_ucm)",
         ("rdma_create_event_channel" | "rdma_create_id", libc::EACCES | libc::EPERM) => {
-            " (may this user open /dev/infiniband/rdma_cm?)"
+            " (check that this user may open /dev/infiniband/rdma_cm)"
         }
         ("rdma_bind_addr", libc::EADDRNOTAVAIL) => " (not an address of this host?)",
         ("rdma_bind_addr", libc::ENODEV) => " (the interface of this address has no RDMA device)",
-        ("rdma_bind_addr" | "rdma_listen", libc::EADDRINUSE) => " (another program listens on this port)",
+        ("rdma_bind_addr" | "rdma_listen", libc::EADDRINUSE) => " (another listener has this port)",
         ("rdma_resolve_addr", libc::ENODEV) => " (the interface towards this address has no RDMA device)",
         ("rdma_resolve_addr", libc::ENETUNREACH) => " (no route to this address)",
         ("rdma_join_multicast", libc::EINVAL) => {
             " (is it a multicast address, and is the identifier bound to the address of a device?)"
         }
         ("rdma_resolve_addr", libc::ETIMEDOUT | libc::EHOSTUNREACH) => " (nobody has this address?)",
+        ("rdma_connect", libc::ETIMEDOUT | libc::EHOSTUNREACH) => " (no TCP connection to the peer's host: is it up?)",
         _ => "",
+    }
+}
+
+fn no_node_guid(device: &str, release: u32) -> String {
+    format!(
+        "the librdmacm of rdma-core {release} ends the process where a device has no node GUID, and {device} has none: \
+         install release 56 or later, or give the device a GUID (`ip link set DEVICE vf N node_guid ..`)"
+    )
+}
+
+impl From<OpenFailure> for CmError {
+    fn from(failure: OpenFailure) -> Self {
+        match failure {
+            OpenFailure::Call(error) => Self::Call(error),
+            OpenFailure::NoNodeGuid { device, release } => Self::NoNodeGuid { device, release },
+        }
     }
 }
 
@@ -55,8 +86,8 @@ fn hint(error: &VerbError) -> &'static str {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
-    /// A host name was not resolved, or named no address.
-    #[error("no address to connect to")]
+    /// A host name was not resolved, or has no address.
+    #[error("the host name was not resolved to an address")]
     Name(#[source] io::Error),
     /// The device that `INTERLOCK_DEVICE` names was not opened.
     #[error(transparent)]
@@ -67,68 +98,80 @@ pub enum Cause {
     /// The address was not resolved: nobody has it, or no RDMA device leads there.
     #[error("the address was not resolved: {}{}", .0, hint(.0))]
     Address(#[source] VerbError),
-    /// No route was found: on InfiniBand, ask the subnet manager.
-    #[error("no route to the address: {0} (on InfiniBand: is the subnet manager there?)")]
+    /// No route was found. On InfiniBand, routes come from the subnet manager.
+    #[error("no route to the address: {0} (on InfiniBand: does a subnet manager run?)")]
     Route(#[source] VerbError),
-    /// The queue pair is on another device or port than the one that leads to the peer.
+    /// The queue pair or the domain is not on the device and port that lead to the peer.
     #[error(
-        "the address is reached through {wanted}, and the queue pair is on {found}: make the pair on that device and port"
+        "the peer is reached through {wanted}, but the queue pair or its domain is on {found}: create it on {wanted}"
     )]
     OtherDevice {
         /// The device and port of the identifier.
         wanted: String,
-        /// Those of the queue pair.
+        /// The device of the queue pair or domain, with the port of a pair.
         found: String,
     },
+    /// A device has no node GUID, and the installed librdmacm ends the process when an address leads to such a device.
+    /// So no channel is opened.
+    #[error("{}", no_node_guid(.device, *.release))]
+    NoNodeGuid {
+        /// The device.
+        device: String,
+        /// The release of rdma-core that the librdmacm is of.
+        release: u32,
+    },
+    /// The device is one for iWARP, which has no datagrams.
+    #[error(transparent)]
+    NotOnIwarp(NotOnIwarp),
     /// The peer said no.
     #[error("rejected: {reason}")]
     Rejected {
         /// Why.
         reason: RejectReason,
-        /// What it said with that.
+        /// The private data that it sent with the rejection.
         data: PeerData,
     },
-    /// Nobody serves these datagrams.
-    #[error("not served: {reason}")]
+    /// No queue pair of the peer takes these datagrams.
+    #[error("the peer gave no queue pair: {reason}")]
     NotServed {
         /// Why.
         reason: LookupReason,
-        /// What the peer said with that.
+        /// The private data that the peer sent with its answer.
         data: PeerData,
     },
-    /// The pair takes datagrams with another key than the one that rdma_cm tells the peer.
+    /// The pair does not have the queue key that rdma_cm gives to peers.
     #[error(
-        "rdma_cm tells peers the key {wanted:#x}, and the queue pair takes {found:#x}: move the pair to Init with \
+        "rdma_cm gives peers the queue key {wanted:#x}, but the queue pair has {found:#x}: move the pair to Init with \
          `Qkey::CONNECTION_MANAGER`"
     )]
     OtherKey {
-        /// The key that peers are told.
+        /// The key that rdma_cm gives to peers.
         wanted: u32,
         /// The key of the queue pair.
         found: u32,
     },
     /// The peer's host does not answer.
-    #[error("no answer from the peer's host (status {status}): is it up, and does a program listen there?")]
+    #[error("the peer's host did not answer (status {status}): check that it is up and that a program listens there")]
     Unreachable {
-        /// What rdma_cm said: a negative `errno`.
+        /// The status that rdma_cm reported: a negative `errno`.
         status: i32,
     },
-    /// The connection was not made, for a reason of rdma_cm.
-    #[error("the connection was not made: {0}")]
+    /// rdma_cm reported that the connection was not made, or that the group was not joined.
+    #[error("rdma_cm reported a failure: {0}")]
     Failed(#[source] VerbError),
-    /// The peer's program is gone or has given up: what it asked for is void.
-    #[error("the peer has gone before the connection was accepted")]
+    /// The peer's program ended or gave up before the connection was established.
+    #[error("the peer ended or gave up before the connection was established")]
     PeerGone(#[source] VerbError),
     /// The peer has disconnected, or its process has ended.
     #[error("the peer has disconnected, or its process has ended")]
     Disconnected,
     /// The device was removed: drop what was made from it.
-    #[error("the device was removed")]
+    #[error("the device was removed: drop everything that was made from it")]
     DeviceRemoved,
-    /// The time was over.
-    #[error("nothing happened within {0:?}")]
+    /// The timeout passed.
+    #[error("timed out after {0:?}")]
     TimedOut(Duration),
-    /// The queue pair did not take a transition.
+    /// A transition of the queue pair failed.
     #[error(transparent)]
     Pair(#[from] TransitionFailure),
 }
@@ -139,6 +182,8 @@ impl Cause {
             CmError::Name(error) => Self::Name(error),
             CmError::Open(error) => Self::Open(error),
             CmError::Call(error) => Self::Call(error),
+            CmError::NoNodeGuid { device, release } => Self::NoNodeGuid { device, release },
+            CmError::NotOnIwarp(what) => Self::NotOnIwarp(what),
             CmError::TimedOut(time) => Self::TimedOut(time),
             CmError::DeviceRemoved => Self::DeviceRemoved,
         }
@@ -154,7 +199,7 @@ impl Cause {
 pub struct RejectReason(pub i32);
 
 impl RejectReason {
-    /// The peer's program refused, or ended while it was asked.
+    /// The peer's program refused, or ended before it answered.
     pub const CONSUMER: Self = Self(28);
     /// Nobody listens on that port.
     pub const NO_SUCH_SERVICE: Self = Self(8);
@@ -168,22 +213,22 @@ impl fmt::Display for RejectReason {
             1 => "the peer has no queue pair left",
             3 => "the peer has no resources left",
             4 => "the peer waited too long for this side",
-            5 => "the peer does not know this kind of request",
-            6 => "the peer does not know this connection (did it end meanwhile?)",
+            5 => "the peer does not support this kind of request",
+            6 => "the peer does not know this connection (has it ended?)",
             8 => "nobody listens on that port",
             10 => {
                 "the peer still has a connection of a queue pair with this number: use another pair, or wait a second"
             }
             12 => "the peer's address does not lead to this port",
             26 => "the peer cannot use this path MTU",
-            27 => "the peer cannot serve so many reads at once",
-            28 => "the peer's program refused, or ended while it was asked",
+            27 => "the peer cannot serve that many reads at once",
+            28 => "the peer's program refused, or ended before it answered",
             31 => "the peer speaks another version of the protocol",
-            35 => "the peer does not take an option of this vendor",
+            35 => "the peer does not support an option of this vendor",
             errno if errno < 0 => {
                 return write!(f, "the peer refused ({})", io::Error::from_raw_os_error(errno.saturating_neg()));
             }
-            other => return write!(f, "for reason {other} of the specification"),
+            other => return write!(f, "reason {other} of the specification"),
         };
         f.write_str(text)
     }
@@ -196,7 +241,7 @@ pub struct LookupReason(pub i32);
 impl LookupReason {
     /// Nobody listens on that port.
     pub const NO_SUCH_SERVICE: Self = Self(1);
-    /// The peer's program refused, or ended while it was asked.
+    /// The peer's program refused, or ended before it answered.
     pub const REFUSED: Self = Self(2);
     /// The service has no queue pair.
     pub const NO_PAIR: Self = Self(3);
@@ -206,23 +251,23 @@ impl fmt::Display for LookupReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             1 => "nobody listens on that port",
-            2 => "the peer's program refused, or ended while it was asked",
+            2 => "the peer's program refused, or ended before it answered",
             3 => "the service has no queue pair",
-            other => return write!(f, "for reason {other} of the specification"),
+            other => return write!(f, "reason {other} of the specification"),
         })
     }
 }
 
-/// A step that did not happen, with what it took.
+/// A step that did not happen. The error gives back the objects that the step took.
 pub struct Failed<T> {
-    /// What the step took, in the state that it has now.
+    /// The objects that the step took, in their present state.
     pub value: T,
-    /// Why not.
+    /// Why the step did not happen.
     pub cause: Cause,
 }
 
 impl<T> Failed<T> {
-    /// The cause alone; drops what the step took.
+    /// The cause alone, without the objects, which are dropped.
     pub fn into_cause(self) -> Cause {
         self.cause
     }

@@ -6,7 +6,7 @@ use super::error::{Cause, Failed};
 use super::server::Bound;
 use super::step::{Next, Phase};
 use super::wait::{Patience, next};
-use super::{Datagrams, Progress, same_device};
+use super::{Datagrams, Progress, not_for_iwarp, same_device};
 use crate::domain::{Brand, ProtectionDomain};
 use crate::provider::cm::BoundDevice;
 use crate::queue::QueuePair;
@@ -21,28 +21,35 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 impl Bound<Datagrams> {
-    /// Joins a multicast group, so that its datagrams reach the port of the device that this identifier is bound to.
+    /// Starts to join a multicast group, so that its datagrams reach the port of the device that this identifier is
+    /// bound to.
     ///
     /// `rdma_join_multicast(3)`.
     ///
     /// # Errors
     ///
     /// [`Cause::Call`] with `EINVAL`: not a multicast address, or the identifier is bound to all addresses instead of
-    /// the one of a device. The identifier comes back.
+    /// the one of a device. [`Cause::NotOnIwarp`]: the address is that of an iWARP device. The identifier comes back.
     #[doc(alias = "rdma_join_multicast")]
     pub fn join(mut self, group: IpAddr) -> Result<Joining, Failed<Self>> {
+        if let Err(cause) = not_for_iwarp(&self.id) {
+            return Err(Failed { value: self, cause });
+        }
         let joined = match self.id.raw.device() {
             Some(_) if group.is_multicast() => self.id.raw.join_multicast(SocketAddr::new(group, 0)),
             _ => Err(VerbError::new("rdma_join_multicast", libc::EINVAL)),
         };
         match joined {
-            Ok(()) => Ok(Joining { id: self.id, group }),
+            Ok(()) => {
+                self.id.set_polled(true);
+                Ok(Joining { id: self.id, group })
+            }
             Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
         }
     }
 }
 
-/// The port is joining a group. Dropping it leaves the group.
+/// An identifier whose port is joining a group. Dropping it leaves the group.
 #[derive(Debug)]
 pub struct Joining {
     id: Identifier,
@@ -62,11 +69,11 @@ impl Joining {
         }
     }
 
-    /// Looks whether the group is joined.
+    /// Checks whether the group is joined, without waiting.
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
+    /// The same as those of [`wait`](Self::wait).
     pub fn poll(self) -> Result<Progress<Self, Membership>, Cause> {
         self.go_on(Patience::None)
     }
@@ -79,16 +86,17 @@ impl Joining {
                 let path = event.said.path.ok_or(Cause::Call(VerbError::new("rdma_get_cm_event", libc::EPROTO)))?;
                 let device = self.id.raw.device().ok_or(Cause::DeviceRemoved)?;
                 let Self { id, group } = self;
+                id.set_polled(false);
                 Ok(Progress::Done(Membership { id, group, path, qkey: Qkey(event.said.qkey), device }))
             }
         }
     }
 }
 
-/// Membership of a port in a multicast group, until it is dropped.
+/// The membership of a port in a multicast group. Dropping it leaves the group.
 ///
-/// A queue pair that is to receive the group's datagrams is [attached](Self::attach). One that only sends to the group
-/// needs no more than the [`recipient`](Self::recipient).
+/// A queue pair receives the group's datagrams if it is [attached](Self::attach). A pair that only sends to the group
+/// needs only the [`recipient`](Self::recipient).
 pub struct Membership {
     id: Identifier,
     group: IpAddr,
@@ -98,24 +106,24 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// The address of the group, as queue pairs know it.
+    /// The GID of the group.
     pub fn gid(&self) -> Gid {
         Gid(self.path.grh.dgid.bytes())
     }
 
-    /// The key of the group's datagrams.
+    /// The queue key of the group's datagrams.
     pub fn qkey(&self) -> Qkey {
         self.qkey
     }
 
-    /// Lets `pair` receive the group's datagrams, until it is [detached](Self::detach) or destroyed.
+    /// Attaches `pair` to the group: it receives the group's datagrams until it is [detached](Self::detach) or
+    /// destroyed.
     ///
     /// `ibv_attach_mcast(3)`.
     ///
     /// # Errors
     ///
-    /// [`Cause::OtherDevice`]; [`Cause::OtherKey`]: the pair takes datagrams with another key than the group's;
-    /// [`Cause::Call`].
+    /// [`Cause::OtherDevice`]; [`Cause::OtherKey`]: the pair has another queue key than the group; [`Cause::Call`].
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach<B: Brand, T: Connectionless>(&self, pair: &mut QueuePair<B, ReadyToSend, T>) -> Result<(), Cause> {
         same_device(&self.device, pair)?;
@@ -123,7 +131,7 @@ impl Membership {
         pair.join_group(self.gid(), self.path.dlid).map_err(Cause::Call)
     }
 
-    /// Ends what [`attach`](Self::attach) began.
+    /// Detaches `pair` from the group, after [`attach`](Self::attach).
     ///
     /// `ibv_detach_mcast(3)`.
     ///
@@ -150,13 +158,13 @@ impl Membership {
         Ok(Recipient::group(handle_of(domain, &self.device, self.path)?, self.qkey))
     }
 
-    /// Leaves the group. Pairs that are attached to it receive nothing more from outside of this host.
+    /// Leaves the group. Pairs that are still attached to it receive no more datagrams from outside this host.
     ///
     /// `rdma_leave_multicast(3)`.
     ///
     /// # Errors
     ///
-    /// The system refused. The group is left all the same when what comes back is dropped.
+    /// The system refused. The membership comes back; dropping it leaves the group all the same.
     #[doc(alias = "rdma_leave_multicast")]
     pub fn leave(mut self) -> Result<Bound<Datagrams>, Failed<Self>> {
         match self.id.raw.leave_multicast(SocketAddr::new(self.group, 0)) {

@@ -1,8 +1,8 @@
-//! Connecting by address: rdma_cm, each state of an identifier a type.
+//! Connecting by address: rdma_cm, with a type for each state of an identifier.
 //!
-//! librdmacm ends the process when one of five calls comes in a wrong state, and hangs on an event that was not
-//! acknowledged. Here a state has only the methods that are legal in it, and events are acknowledged before anybody
-//! sees them.
+//! librdmacm aborts the process when a program makes one of five calls in a wrong state, and it hangs on an event that
+//! was not acknowledged. Here each state has only the methods that are legal in it, and events are acknowledged before
+//! the program sees them.
 //!
 //! ```text
 //! client   Idle ── resolve ──▶ Resolving ──▶ Resolved ── connect(pair) ──▶ Connecting ──▶ Connection
@@ -14,12 +14,15 @@
 //! groups   Idle ── bind ──▶ Bound ── join ──▶ Joining ──▶ Membership ── attach(&mut pair), recipient
 //! ```
 //!
-//! [`connect`] and [`listen`] do the usual in one call; for datagrams, [`look_up`] and [`serve`]. A pair that goes into
-//! `connect` or `accept` in Init comes back in the [`Connection`], in Ready To Send; or in the error. Everything that
-//! waits has `wait` with a timeout, and `poll` for event loops, which watch the [`Channel::readiness`].
+//! [`connect`] and [`listen`] do the usual steps in one call; for datagrams, [`look_up`] and [`serve`] do. A pair goes
+//! into `connect` or `accept` in Init. It comes back in Ready To Send in the [`Connection`], or in the error. Each type
+//! that waits has a method `wait` with a timeout, and a method `poll` for event loops, which watch the
+//! [`Channel::readiness`].
 
+#![forbid(unsafe_code)]
 #![allow(clippy::result_large_err, reason = "an error gives back what the step took, and no step is on the data path")]
 
+mod advice;
 mod channel;
 mod client;
 mod connection;
@@ -32,6 +35,7 @@ mod server;
 mod step;
 mod wait;
 
+pub use advice::Advice;
 pub use channel::Channel;
 pub use client::{Connecting, Idle, Resolved, Resolving};
 pub use connection::{Connection, Disconnected};
@@ -43,52 +47,59 @@ pub use private_data::{AcceptData, AnswerData, ConnectData, LookupData, PeerData
 pub use server::{Accepting, Bound, Listener, Request};
 
 use crate::device::Context;
+use crate::device::iwarp::NotOnIwarp;
 use crate::domain::Brand;
-use crate::provider::cm::{BoundDevice, RawId};
+use crate::provider::cm::{BoundDevice, PortSpace, RawId};
 use crate::queue::state::{Errored, GoesTo, Init, ReadyToSend, State};
 use crate::queue::transport::{Reliable, Transport};
 use crate::queue::{AnyQueuePair, QueuePair};
 use crate::sys::ibv_qp_state as raw_state;
 use crate::types::{ReadDepth, RnrTimer};
+use crate::verb_error::VerbError;
+use channel::Identifier;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Of identifiers for reliable connections.
+/// The kind of identifiers for reliable connections.
 #[derive(Debug)]
 pub enum Connections {}
 
-/// Of identifiers for datagrams.
+/// The kind of identifiers for datagrams.
 ///
-/// A datagram needs no connection. rdma_cm tells a client which queue pair takes the datagrams of a service, by what
-/// address and with which key; that is a lookup. The server answers each lookup with the number of a pair, one for all
-/// clients or one for each. The key is always [`Qkey::CONNECTION_MANAGER`](crate::number::Qkey::CONNECTION_MANAGER).
+/// A datagram needs no connection. Instead, a client looks up a service: rdma_cm tells it the number of the queue pair
+/// that takes the datagrams of the service, the path to the pair and its queue key. The server answers each lookup with
+/// the number of a pair; that may be one pair for all clients, or one for each. The key is always
+/// [`Qkey::CONNECTION_MANAGER`](crate::number::Qkey::CONNECTION_MANAGER).
 #[derive(Debug)]
 pub enum Datagrams {}
 
-/// What a look found.
+/// The result of a poll.
 #[derive(Debug)]
 pub enum Progress<P, D> {
-    /// Not yet: look again later.
+    /// Not done yet: poll again later.
     Pending(P),
-    /// What was waited for.
+    /// Done: this is the result.
     Done(D),
 }
 
-/// The addresses of a host and a port, at least one.
+/// Resolves a host name and a port to at least one address.
 fn addresses(of: impl ToSocketAddrs) -> Result<Vec<SocketAddr>, CmError> {
     let found: Vec<_> = of.to_socket_addrs().map_err(CmError::Name)?.collect();
     if found.is_empty() { Err(CmError::Name(io::ErrorKind::NotFound.into())) } else { Ok(found) }
 }
 
-/// Connects the pair to whoever listens at `address`. All of it takes at most `timeout`.
+/// Connects the pair to whoever listens at `address`. All of it takes at most `timeout`, except that resolving a name
+/// is the business of the system, and that on iWARP connecting the TCP stream takes its own time: see
+/// [`Resolved::connect`].
 ///
-/// Of a name with several addresses, the first that is resolved counts. `data` is what the peer's
-/// [`Request::data`] gives. For other parameters, begin with [`Idle`].
+/// If the name has several addresses, the first one that rdma_cm can resolve is used. The peer reads `data` with
+/// [`Request::data`]. For other parameters, start with [`Idle`].
 ///
 /// # Errors
 ///
-/// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error.
+/// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error. On iWARP, the destroy of a pair
+/// that was given up may wait: see [`Connecting`].
 pub fn connect<B: Brand, T: Reliable>(
     address: impl ToSocketAddrs,
     pair: QueuePair<B, Init, T>,
@@ -105,9 +116,15 @@ pub fn connect<B: Brand, T: Reliable>(
         .connect(pair, &Parameters::default(), data)
         .map_err(|failed| failed.map(|(_, pair)| pair.into()))?
         .wait(left())
+        .map_err(|failed| Failed { cause: of_all(failed.cause, timeout), ..failed })
 }
 
-/// The first of the addresses that is resolved.
+/// The cause of a step that had what was left of `timeout`: the program knows only the whole.
+fn of_all(cause: Cause, timeout: Duration) -> Cause {
+    if matches!(cause, Cause::TimedOut(_)) { Cause::TimedOut(timeout) } else { cause }
+}
+
+/// Tries the addresses one after the other, until rdma_cm can resolve one.
 fn first_resolved<K>(
     context: &Context,
     address: impl ToSocketAddrs,
@@ -125,17 +142,17 @@ fn first_resolved<K>(
             .and_then(|resolving| resolving.wait(left()).map_err(Failed::into_cause))
         {
             Ok(resolved) => return Ok(resolved),
-            Err(cause) => last = cause,
+            Err(cause) => last = of_all(cause, timeout),
         }
     }
     Err(last)
 }
 
-/// Listens at `address`, an address of this host with a port; port 0 means a free one.
+/// Listens at `address`, an address of this host with a port. Port 0 means any free port.
 ///
 /// # Errors
 ///
-/// [`CmError`]: another program has the port, or the address is none of this host.
+/// [`CmError`]: another listener has the port, or the address is not that of this host.
 pub fn listen(context: &Context, address: impl ToSocketAddrs) -> Result<Listener, CmError> {
     listen_by(context, address, Idle::new)
 }
@@ -152,6 +169,7 @@ fn listen_by<K>(
         match bound.and_then(|bound| bound.listen(0).map_err(Failed::into_cause)) {
             Ok(listener) => return Ok(listener),
             Err(Cause::Call(error)) => last = CmError::Call(error),
+            Err(Cause::NotOnIwarp(what)) => last = CmError::NotOnIwarp(what),
             Err(_) => {}
         }
     }
@@ -160,8 +178,8 @@ fn listen_by<K>(
 
 /// Looks up which queue pair takes the datagrams of the service at `address`. All of it takes at most `timeout`.
 ///
-/// Of a name with several addresses, the first that is resolved counts. `data` is what the peer's [`Request::data`]
-/// gives.
+/// If the name has several addresses, the first one that rdma_cm can resolve is used. The peer reads `data` with
+/// [`Request::data`].
 ///
 /// # Errors
 ///
@@ -175,19 +193,20 @@ pub fn look_up(
     let deadline = Instant::now().checked_add(timeout);
     let left = || deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
     let resolved = first_resolved(context, address, timeout, left, Idle::for_datagrams)?;
-    resolved.look_up(data).map_err(Failed::into_cause)?.wait(left())
+    let looking = resolved.look_up(data).map_err(Failed::into_cause)?;
+    looking.wait(left()).map_err(|cause| of_all(cause, timeout))
 }
 
-/// Listens at `address`, an address of this host with a port, for lookups; port 0 means a free one.
+/// Listens for lookups at `address`, an address of this host with a port. Port 0 means any free port.
 ///
 /// # Errors
 ///
-/// [`CmError`]: another program has the port, or the address is none of this host.
+/// [`CmError`]: another program has the port, the address is none of this host, or it is that of an iWARP device.
 pub fn serve(context: &Context, address: impl ToSocketAddrs) -> Result<Listener<Datagrams>, CmError> {
     listen_by(context, address, Idle::for_datagrams)
 }
 
-/// Checks that the pair is of the device and port that the identifier is bound to.
+/// Checks that the pair is on the device and port that the identifier is bound to.
 fn same_device<B: Brand, S: State, T: Transport>(bound: &BoundDevice, pair: &QueuePair<B, S, T>) -> Result<(), Cause> {
     let key = pair.device_key();
     let port = pair.port_number().value();
@@ -201,9 +220,10 @@ fn wrong_device(bound: &BoundDevice, found: String) -> Cause {
     Cause::OtherDevice { wanted: format!("{} port {}", bound.name, bound.port), found }
 }
 
-/// Brings the pair to Ready To Send, by the attributes that rdma_cm knows.
+/// Brings the pair to Ready To Send, with the attributes that rdma_cm gives.
 ///
-/// rdma_cm counts the depths of the request, also where this side agrees to less. So they are set here.
+/// rdma_cm gives the read depths of the request even if this side agreed to less. So this function sets the agreed
+/// ones.
 fn bring_up<B: Brand, T: Reliable>(
     id: &dyn RawId,
     pair: QueuePair<B, Init, T>,
@@ -214,7 +234,7 @@ fn bring_up<B: Brand, T: Reliable>(
     let (to_rtr, to_rts) = match attributes {
         [Ok(to_rtr), Ok(to_rts)] => (to_rtr, to_rts),
         [Err(error), _] | [_, Err(error)] => {
-            return Err(Failed { value: pair.into(), cause: Cause::PeerGone(error) });
+            return Err(Failed { value: pair.into(), cause: peer_gone(error) });
         }
     };
     let pair = pair
@@ -222,6 +242,29 @@ fn bring_up<B: Brand, T: Reliable>(
         .map_err(|error| Failed { value: error.queue_pair.into(), cause: error.source.into() })?;
     pair.into_rts_by_cm(to_rts, starts)
         .map_err(|error| Failed { value: errored(error.queue_pair), cause: error.source.into() })
+}
+
+/// The pair of a step that failed, of which rdma_cm knew.
+///
+/// Elsewhere, nobody has moved it. An iWARP device moves it by itself, perhaps only after this side has read why the
+/// step failed: to Ready To Send, or to Error. It never leaves Error, so that is where it goes.
+fn after_failure<B: Brand, T: Transport>(pair: QueuePair<B, Init, T>, is_iwarp: bool) -> AnyQueuePair<B, T> {
+    if is_iwarp { errored(pair) } else { pair.into() }
+}
+
+/// A call that failed because of the peer's end, or for another reason.
+fn peer_gone(error: VerbError) -> Cause {
+    match error.errno() {
+        // The last three are those of a TCP stream, on iWARP.
+        libc::EINVAL | libc::ECONNRESET | libc::ENOTCONN | libc::EPIPE => Cause::PeerGone(error),
+        _ => Cause::Call(error),
+    }
+}
+
+/// Refuses an identifier for datagrams on an iWARP device.
+fn not_for_iwarp(id: &Identifier) -> Result<(), Cause> {
+    let is_iwarp = id.space == PortSpace::Udp && id.raw.device().is_some_and(|device| device.is_iwarp);
+    if is_iwarp { Err(Cause::NotOnIwarp(NotOnIwarp::OtherTransports)) } else { Ok(()) }
 }
 
 /// The pair in Error; or as it was, if it does not go there.

@@ -1,4 +1,4 @@
-//! What a program chooses for a connection.
+//! The parameters that a program chooses for a connection.
 
 use crate::domain::Brand;
 use crate::provider::cm::Parameters as RawParameters;
@@ -8,7 +8,8 @@ use crate::queue::state::State;
 use crate::queue::transport::Transport;
 use crate::types::{ReadDepth, RetryCount, RnrRetry, RnrTimer};
 
-/// What a program chooses for a connection. The rest comes from the path: its MTU, its timeout, its addresses.
+/// The parameters that a program chooses for a connection. The rest comes from the path: its MTU, its timeout, its
+/// addresses.
 ///
 /// ```
 /// use interlock::cm::Parameters;
@@ -20,23 +21,24 @@ use crate::types::{ReadDepth, RetryCount, RnrRetry, RnrTimer};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "rdma_conn_param")]
 pub struct Parameters {
-    /// How many reads and atomics of the peer this side serves at once; lowered to what the device has, and to what the
-    /// peer asks for.
+    /// How many reads and atomics of the peer this side serves at once. The library lowers it to what the device
+    /// supports and to what the peer asks for.
     #[doc(alias = "responder_resources")]
     pub responder_depth: ReadDepth,
-    /// How many reads and atomics this side has outstanding at once; lowered to what the device has, and to what the
-    /// peer serves.
+    /// How many reads and atomics this side has outstanding at once. The library lowers it to what the device supports
+    /// and to what the peer serves.
     pub initiator_depth: ReadDepth,
     /// How often to send again when no acknowledgement comes. The side that connects chooses for both.
     pub retry_count: RetryCount,
     /// How often the peer is to send again when this side has no receive posted.
     pub rnr_retry: RnrRetry,
-    /// How long the peer waits before it does so.
+    /// How long the peer waits before it sends again because this side has no receive posted.
     pub min_rnr_timer: RnrTimer,
 }
 
 impl Default for Parameters {
-    /// As [`ConnectAttributes`]: 16 reads, 6 retries, and for ever where the peer has no receive posted.
+    /// The defaults of [`ConnectAttributes`]: 16 reads, 6 retries, and no limit on retries while the peer has no
+    /// receive posted.
     fn default() -> Self {
         let ConnectAttributes { retry_count, rnr_retry, min_rnr_timer, read_depth, .. } = ConnectAttributes::default();
         Self { responder_depth: read_depth, initiator_depth: read_depth, retry_count, rnr_retry, min_rnr_timer }
@@ -44,7 +46,7 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// For the calls of rdma_cm. The two depths are those that the device has and the peer agrees to.
+    /// The parameters for a call of rdma_cm, with the two depths that the device supports and the peer agrees to.
     pub(super) fn to_raw<'d, B: Brand, S: State, T: Transport>(
         self,
         pair: &QueuePair<B, S, T>,

@@ -6,8 +6,8 @@ use super::error::{Cause, CmError, Failed};
 use super::parameters::Parameters;
 use super::private_data::{AcceptData, PeerData, RejectData};
 use super::step::{Next, Phase};
-use super::wait::{Patience, next};
-use super::{Connections, Progress, bring_up, errored, same_device};
+use super::wait::{Patience, next, why};
+use super::{Connections, Progress, after_failure, bring_up, errored, not_for_iwarp, peer_gone, same_device};
 use crate::domain::Brand;
 use crate::provider::cm::{BoundDevice, Said};
 use crate::queue::state::{Init, ReadyToSend};
@@ -26,7 +26,7 @@ pub struct Bound<K = Connections> {
     kind: PhantomData<K>,
 }
 
-/// How many requests a listener of [`Bound::listen`] lets wait until it is asked for them.
+/// How many requests may wait in the box of a listener; more are rejected.
 const WAITING_REQUESTS: usize = 1024;
 
 impl<K> Bound<K> {
@@ -34,43 +34,52 @@ impl<K> Bound<K> {
         Self { id, kind: PhantomData }
     }
 
-    /// Its address, with the port that it got.
+    /// The address that it is bound to, with the actual port.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.id.raw.local_address()
     }
 
-    /// Listens for connect requests. The kernel holds at most `backlog` of them until they are read (0: the most that
-    /// the system allows). More are dropped, and their clients try again.
+    /// Listens for connect requests. The kernel holds at most `backlog` of them until they are read; 0 means the most
+    /// that the system allows. The kernel drops further requests, and their clients try again.
     ///
     /// `rdma_listen(3)`.
     ///
     /// # Errors
     ///
-    /// [`Cause::Call`] with `EADDRINUSE`: another listener has the port. The identifier comes back.
+    /// [`Cause::Call`] with `EADDRINUSE`: another listener has the port. [`Cause::NotOnIwarp`]: the identifier is one
+    /// for datagrams, and the address is that of an iWARP device. The identifier comes back.
     #[doc(alias = "rdma_listen")]
     pub fn listen(mut self, backlog: u32) -> Result<Listener<K>, Failed<Self>> {
+        if let Err(cause) = not_for_iwarp(&self.id) {
+            return Err(Failed { value: self, cause });
+        }
         self.id.hold_requests(WAITING_REQUESTS);
         match self.id.raw.listen(backlog) {
-            Ok(()) => Ok(Listener { id: self.id, kind: PhantomData }),
+            Ok(()) => {
+                self.id.set_polled(true);
+                Ok(Listener { id: self.id, is_removed: false, kind: PhantomData })
+            }
             Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
         }
     }
 }
 
-/// Takes connect requests. Dropping it rejects those that were not taken; connections that it accepted go on.
+/// Takes connect requests. Dropping it rejects the requests that were not taken; connections that it accepted go on.
 #[derive(Debug)]
 pub struct Listener<K = Connections> {
     id: Identifier,
+    /// Its device was removed, so no request will come.
+    is_removed: bool,
     kind: PhantomData<K>,
 }
 
 impl<K> Listener<K> {
-    /// Its address, with the port that it got.
+    /// The address that it is bound to, with the actual port.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.id.raw.local_address()
     }
 
-    /// The next request, waited for at most for `timeout`.
+    /// Waits for the next request, at most for `timeout`.
     ///
     /// # Errors
     ///
@@ -79,7 +88,7 @@ impl<K> Listener<K> {
         self.take(Patience::of(timeout))?.ok_or(CmError::TimedOut(timeout))
     }
 
-    /// The next request, if there is one.
+    /// Returns the next request if one has arrived.
     ///
     /// # Errors
     ///
@@ -88,14 +97,20 @@ impl<K> Listener<K> {
         self.take(Patience::None)
     }
 
-    fn take(&self, patience: Patience) -> Result<Option<Request<K>>, CmError> {
+    fn take(&mut self, patience: Patience) -> Result<Option<Request<K>>, CmError> {
+        // Then no more comes. The look takes what has arrived for others on the channel.
+        let patience = if self.is_removed { Patience::None } else { patience };
         loop {
             match next(&self.id, Phase::Listening, patience)? {
+                None if self.is_removed => return Err(CmError::DeviceRemoved),
                 None => return Ok(None),
-                Some((Next::End(_), _)) => return Err(CmError::DeviceRemoved),
+                Some((Next::End(_), _)) => {
+                    self.is_removed = true;
+                    return Err(CmError::DeviceRemoved);
+                }
                 Some((_, event)) => {
                     let Some(new) = event.request else { continue };
-                    let id = Identifier::of_request(new, &self.id.inbox);
+                    let id = Identifier::of_request(new, &self.id);
                     // A request always has a device; one whose device has gone is as good as none.
                     let Some(device) = id.raw.device() else { continue };
                     let Said { private_data, responder_resources, initiator_depth, .. } = event.said;
@@ -108,21 +123,22 @@ impl<K> Listener<K> {
     }
 }
 
-/// A peer asks for a connection, or for the pair that takes its datagrams. Dropping it rejects.
+/// A request of a peer for a connection, or for the pair that takes its datagrams. Dropping it rejects the request.
 ///
-/// The peer may be gone by now; only [`accept`](Request::accept) finds out.
+/// The peer may be gone by now; [`accept`](Request::accept) reports that.
 #[derive(Debug)]
 pub struct Request<K = Connections> {
     pub(super) id: Identifier,
     pub(super) device: BoundDevice,
-    /// From this side's view: how many reads it would serve, and how many it may start.
+    /// The depths that the peer asks for, as this side sees them: how many reads it is to serve, and how many it may
+    /// start.
     asked: [ReadDepth; 2],
     data: PeerData,
     kind: PhantomData<K>,
 }
 
 impl<K> Request<K> {
-    /// What the peer said with its request.
+    /// The private data that the peer sent with its request.
     pub fn data(&self) -> &PeerData {
         &self.data
     }
@@ -149,7 +165,7 @@ impl<K> Request<K> {
 }
 
 impl Request {
-    /// Says no, with data for the peer.
+    /// Rejects the request, with data for the peer.
     ///
     /// `rdma_reject(3)`.
     ///
@@ -161,15 +177,16 @@ impl Request {
         self.id.raw.reject(data.as_bytes())
     }
 
-    /// Brings the pair to Ready To Send and says yes. Post receives first, if the peer's first message needs one.
+    /// Brings the pair to Ready To Send and accepts the request. Post receives first, if the peer's first message needs
+    /// one.
     ///
-    /// `rdma_accept(3)`. The request is used up whatever happens: the peer of a failed accept is told that it was
+    /// `rdma_accept(3)`. The request is consumed in any case: if the accept fails, the peer is told that it was
     /// rejected.
     ///
     /// # Errors
     ///
-    /// [`Cause::OtherDevice`]; [`Cause::PeerGone`]; [`Cause::Pair`]. The pair comes back: in Init if nothing was done
-    /// to it, else in Error.
+    /// [`Cause::OtherDevice`]; [`Cause::PeerGone`]; [`Cause::Call`]; [`Cause::Pair`]. The pair comes back: in Init if
+    /// nothing was done to it, else in Error.
     #[doc(alias = "rdma_accept")]
     pub fn accept<B: Brand, T: Reliable>(
         self,
@@ -183,17 +200,21 @@ impl Request {
         }
         let [serves, starts] = pair.depths_at_most([parameters.responder_depth, parameters.initiator_depth]);
         let depths = [serves.min(asked[0]), starts.min(asked[1])];
-        let gone = |value, error| Err(Failed { value, cause: Cause::PeerGone(error) });
-        if device.is_iwarp {
-            return match id.raw.accept(&parameters.to_raw(&pair, depths, data.as_bytes())) {
-                Ok(()) => Ok(Accepting { id, pair: Rising::ByDevice(pair, depths[1]), said }),
-                Err(error) => gone(pair.into(), error),
-            };
-        }
-        let pair = bring_up(&*id.raw, pair, depths, parameters.min_rnr_timer)?;
-        match id.raw.accept(&parameters.to_raw(&pair, depths, data.as_bytes())) {
-            Ok(()) => Ok(Accepting { id, pair: Rising::Up(pair), said }),
-            Err(error) => gone(errored(pair), error),
+        let pair = match device.is_iwarp {
+            true => Rising::ByDevice(pair, depths[1]),
+            false => Rising::Up(bring_up(&*id.raw, pair, depths, parameters.min_rnr_timer)?),
+        };
+        let accepted = match &pair {
+            Rising::Up(pair) => id.raw.accept(&parameters.to_raw(pair, depths, data.as_bytes())),
+            Rising::ByDevice(pair, _) => id.raw.accept(&parameters.to_raw(pair, depths, data.as_bytes())),
+        };
+        match accepted {
+            Ok(()) => {
+                id.set_polled(true);
+                Ok(Accepting { id, pair, said })
+            }
+            // An iWARP device moves the pair before it answers the peer, so the accept may fail afterwards.
+            Err(error) => Err(Failed { value: pair.down(), cause: peer_gone(error) }),
         }
     }
 }
@@ -202,11 +223,11 @@ impl Request {
 #[derive(Debug)]
 enum Rising<B, T> {
     Up(QueuePair<B, ReadyToSend, T>),
-    /// On iWARP the device moves it, and the depth of reads is known only then.
+    /// On iWARP the device moves the pair later, and the pair then gets this depth of reads.
     ByDevice(QueuePair<B, Init, T>, ReadDepth),
 }
 
-/// Has said yes, and waits for the peer to be ready.
+/// A request that was accepted. It waits for the peer to be ready.
 #[derive(Debug)]
 pub struct Accepting<B, T = ReliableConnection> {
     id: Identifier,
@@ -227,52 +248,55 @@ impl<B: Brand, T: Reliable> Accepting<B, T> {
         }
     }
 
-    /// Looks whether the two sides are connected.
+    /// Checks whether the two sides are connected, without waiting.
     ///
     /// # Errors
     ///
-    /// As [`wait`](Self::wait).
-    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    /// The same as those of [`wait`](Self::wait).
+    #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     pub fn poll(self) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
         self.go_on(Patience::None)
     }
 
-    /// Tells rdma_cm that a message of the peer has arrived: so the two sides are connected, although the peer's last
-    /// word on it may have been lost.
+    /// Tells rdma_cm that a message of the peer has arrived. The message shows that the peer is connected, even if the
+    /// last packet of the handshake was lost.
     ///
     /// `rdma_notify(3)`, `IBV_EVENT_COMM_EST`.
     #[doc(alias = "rdma_notify")]
     pub fn message_arrived(&mut self) {
-        // It fails if the connection is established already, and then nothing is to be done.
+        // `notify_established` fails if the connection is established already; that is no error here.
         let _ = self.id.raw.notify_established();
     }
 
-    #[allow(clippy::type_complexity, reason = "what comes back is said by its type")]
+    #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     fn go_on(self, patience: Patience) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
-        let event = match next(&self.id, Phase::Accepting, patience) {
+        match next(&self.id, Phase::Accepting, patience) {
             Ok(None) => return Ok(Progress::Pending(self)),
             Ok(Some((Next::End(cause), _))) => return Err(Failed { value: self.pair.down(), cause }),
-            Ok(Some((_, event))) => event,
+            Ok(Some(_established)) => {}
             Err(error) => return Err(Failed { value: self.pair.down(), cause: Cause::Call(error) }),
-        };
+        }
         let pair = match self.pair {
             Rising::Up(pair) => pair,
             Rising::ByDevice(pair, starts) => match pair.moved_by_cm(starts) {
                 Ok(pair) => pair,
-                Err(error) => return Err(Failed { value: error.queue_pair.into(), cause: error.source.into() }),
+                // The peer may have ended since.
+                Err(error) => {
+                    let cause = why(&self.id, Phase::Accepting, error.source.into());
+                    return Err(Failed { value: errored(error.queue_pair), cause });
+                }
             },
         };
-        let _ = event;
         Ok(Progress::Done(Connection::new(pair, self.id, self.said)))
     }
 }
 
 impl<B: Brand, T: Reliable> Rising<B, T> {
-    /// The pair, in Error.
+    /// Moves the pair to Error.
     fn down(self) -> AnyQueuePair<B, T> {
         match self {
             Self::Up(pair) => errored(pair),
-            Self::ByDevice(pair, _) => errored(pair),
+            Self::ByDevice(pair, _) => after_failure(pair, true),
         }
     }
 }

@@ -1,40 +1,43 @@
-//! What each event means to an identifier that waits: a pure function, for all ways of waiting.
+//! The meaning of each event for an identifier that waits, as a pure function that all waits share.
 
+use super::advice::Advice;
 use super::error::{Cause, LookupReason};
 use super::private_data::PeerData;
 use crate::provider::cm::{RawEventKind as Kind, Said};
 use crate::verb_error::VerbError;
 
-/// What an identifier waits for.
+/// The event that an identifier waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
     ResolvingAddress,
     ResolvingRoute,
-    /// Of the side that connects.
+    /// The side that connects.
     Connecting,
-    /// Of the side that accepts.
+    /// The side that accepts.
     Accepting,
     Listening,
     Connected,
-    /// Of the side that looks up the pair of a service.
+    /// The side that looks up the pair of a service.
     LookingUp,
     JoiningGroup,
 }
 
-/// What an event means.
+/// The meaning of an event.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Nothing, in this phase.
+    /// Ignore the event in this phase, and wait on.
     Stay,
-    /// What was waited for.
+    /// The wait has ended with success.
     Done,
-    /// The peer has answered: the queue pair goes up, and then the connection is established.
+    /// The peer has answered: bring the queue pair up, then establish the connection.
     Respond,
+    /// Of a connection, which goes on: something of the network has changed.
+    Advise(Advice),
     /// The end of the identifier.
     End(Cause),
 }
 
-/// What the event `kind` means to an identifier in that phase.
+/// The meaning of the event `kind` for an identifier in `phase`.
 pub(super) fn step(phase: Phase, kind: Kind, status: i32, said: &mut Said) -> Next {
     let errno = |call| VerbError::new(call, status.saturating_abs());
     match (phase, kind) {
@@ -57,7 +60,9 @@ pub(super) fn step(phase: Phase, kind: Kind, status: i32, said: &mut Said) -> Ne
             let data = PeerData(std::mem::take(&mut said.private_data));
             Next::End(Cause::NotServed { reason: LookupReason(status), data })
         }
-        // To a connection, a change of a neighbour's address says the same: it goes on.
+        // Linux says so of a connection when the address of a neighbour changes.
+        (Phase::Connected, Kind::UNREACHABLE) => Next::Advise(Advice::NeighbourChanged),
+        (Phase::Connected, Kind::ADDR_CHANGE) => Next::Advise(Advice::AddressChanged),
         (Phase::Connecting | Phase::Accepting | Phase::LookingUp, Kind::UNREACHABLE) => {
             Next::End(Cause::Unreachable { status })
         }
@@ -84,26 +89,27 @@ mod tests {
         Phase::JoiningGroup,
     ];
 
-    /// The outcome by its first letter.
+    /// The first letter of the outcome.
     fn letter(phase: Phase, kind: u32) -> char {
         match step(phase, Kind(kind), -110, &mut Said::default()) {
             Next::Stay => '.',
             Next::Done => 'D',
             Next::Respond => 'R',
+            Next::Advise(_) => 'A',
             Next::End(_) => 'E',
         }
     }
 
     #[test]
     fn each_phase_knows_its_events() {
-        // From ADDR_RESOLVED to TIMEWAIT_EXIT, and one that no release has yet.
+        // The events from ADDR_RESOLVED to TIMEWAIT_EXIT, and a number that no release uses yet.
         let expected = [
             "DE.........E.....",
             "..DE.......E.....",
             ".....REEEDEE.....",
             "......EEEDEE.....",
             "....D......E.....",
-            "......E.E.EE.....",
+            "......EAE.EE..A..",
             ".......E.D.E.....",
             "...........EEE...",
         ];

@@ -1,17 +1,18 @@
 //! Waiting for the events of one identifier.
 
 use super::channel::Identifier;
+use super::error::Cause;
 use super::step::{Next, Phase, step};
 use crate::provider::cm::RawEvent;
 use crate::verb_error::VerbError;
 use std::time::{Duration, Instant};
 
-/// Until when to look for an event.
+/// How long to wait for an event.
 #[derive(Clone, Copy)]
 pub(super) enum Patience {
-    /// Only for one that is there.
+    /// Do not wait: take an event only if one has come.
     None,
-    /// Until then; `None` means for ever.
+    /// Wait until the deadline; `None` means for ever.
     Until(Option<Instant>),
 }
 
@@ -21,7 +22,7 @@ impl Patience {
     }
 }
 
-/// The next event that matters in that phase, and what it means; `None` if there is none in time.
+/// The next event that matters in `phase`, and its meaning; `None` if none comes in time.
 pub(super) fn next(id: &Identifier, phase: Phase, patience: Patience) -> Result<Option<(Next, RawEvent)>, VerbError> {
     loop {
         let event = match patience {
@@ -33,5 +34,14 @@ pub(super) fn next(id: &Identifier, phase: Phase, patience: Patience) -> Result<
             Next::Stay => {}
             found => return Ok(Some((found, event))),
         }
+    }
+}
+
+/// Why a step failed: what the channel has by now to say of it, or else `cause`. A peer that ends makes the calls of
+/// this side fail before anybody has read the event of its end.
+pub(super) fn why(id: &Identifier, phase: Phase, cause: Cause) -> Cause {
+    match next(id, phase, Patience::None) {
+        Ok(Some((Next::End(told), _))) => told,
+        _ => cause,
     }
 }

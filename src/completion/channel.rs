@@ -192,7 +192,7 @@ struct AnyOf<'c, B> {
 impl<B> wait::Source for AnyOf<'_, B> {
     type Item = (usize, Completion<B>);
 
-    fn look(&mut self) -> Result<Option<Self::Item>, PollError> {
+    fn poll(&mut self) -> Result<Option<Self::Item>, PollError> {
         let count = self.pollers.len();
         for step in 0..count {
             let which = self.channel.first.wrapping_add(step) % count;

@@ -1,5 +1,5 @@
-//! What the control path and the poller of a completion queue share: the poller's mail, and the room that work queues
-//! lease.
+//! The state that the control path and the poller of a completion queue share: the poller's mail, and the room that
+//! work queues lease.
 //!
 //! Every attached work queue has a *place*: a slot, whose number its work ids carry, and a lease of room for its full
 //! depth. After the queue pair is destroyed, both are given back only when the poller has seen every completion that
@@ -19,13 +19,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// A completion queue has no room for the full depth of a queue pair's work queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "the completion queue has room for {free} more completions, but {needed} are needed (a queue pair leases the depth of \
-     its queues until it is destroyed and the completion queue was polled empty; see docs/failures.md#no-room)"
+    "the completion queue has room for {free} more completions, but {needed} are needed (a queue pair takes up \
+     room for all its requests, until it is destroyed and the completion queue has then been polled empty; see \
+         docs/failures.md#no-room)"
 )]
 pub struct NoRoom {
-    /// What the queue pair asked for.
+    /// How many completions the queue pair asked room for.
     pub needed: u32,
-    /// What is free.
+    /// How many completions there is room for.
     pub free: u32,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Some providers free a pair while another thread polls its completion queue, or read the pair in a later poll, or
 //! drop completions that were not polled before the destroy. On such a provider, dropping a pair moves the pair to
-//! Error and hands it to the poller of its receives. The poller gives out the flushed completions. It destroys the pair
+//! Error and hands it to the poller of its receives. The poller returns the flushed completions. It destroys the pair
 //! once no request of the pair is in flight and the completion queue was seen empty. If the completion queue is dropped
 //! first, it destroys its departing pairs then, since nobody polls any more. A pair that cannot be destroyed is leaked,
 //! with everything that is in flight on its completion queue.

@@ -1,4 +1,4 @@
-//! How a request ended, in few words.
+//! How a request ended, in a few machine words.
 
 use super::failure::Failure;
 use crate::inflight::ledger::Origin;
@@ -6,7 +6,7 @@ use crate::inflight::{Entry, HEADER_BYTES, RawEntry, Status, WorkId, immediate_o
 use crate::sys;
 use crate::types::{Qpn, Rkey};
 
-/// What the completion tells about a request that ended, besides its memory.
+/// The facts about a request that ended, besides its memory.
 ///
 /// The fields are whole words, and each is written with one store: a load that covers two stores would wait for both.
 #[derive(Clone, Copy)]
@@ -38,7 +38,7 @@ const WITH_INVALIDATION: u64 = 1 << 26;
 const DATAGRAM: u64 = 1 << 27;
 /// The device wrote the 40 bytes of header in front of the datagram.
 const WITH_HEADER: u64 = 1 << 28;
-/// The two flags of a work completion that are copied into `head`, and by how many bits to the left.
+/// The two flags of a work completion that are copied into `head`, and by how many bits they are shifted to the left.
 const EXTRAS: u32 = sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 | sys::ibv_wc_flags::IBV_WC_WITH_INV.0;
 const EXTRAS_SHIFT: u32 = 23;
 static_assertions::const_assert_eq!((sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 as u64) << EXTRAS_SHIFT, WITH_IMMEDIATE);
@@ -99,7 +99,7 @@ impl Ended {
     #[cold]
     pub(super) fn failed(id: WorkId, qpn: u32, wc: &sys::ibv_wc, first: Option<Status>) -> Self {
         let first = first.and_then(Status::code).map_or(0, |code| code.saturating_add(1));
-        // Keeps a device from reporting a status that this library defines itself.
+        // The bound keeps a device from reporting a status that this library defines itself.
         let status = wc.status.0.min(IMPOSSIBLE - 1);
         Self { id, head: word(status, qpn), detail: word(first, wc.vendor_err), sender: 0 }
     }
@@ -114,7 +114,7 @@ impl Ended {
         (self.head >> 32) as u32
     }
 
-    /// The status as a device reports it; the library's own statuses are none of a device.
+    /// The status as a number of the verbs. The library's own statuses are equal to no status of the verbs.
     #[inline(always)]
     pub(super) fn device_status(self) -> sys::ibv_wc_status {
         sys::ibv_wc_status(self.status())
@@ -158,8 +158,8 @@ impl Ended {
         Self::failure_of(id, head, detail, entry.into_raw())
     }
 
-    /// Takes plain words, which are passed in registers. A reference would make the compiler store every completion to
-    /// memory, also the successful ones.
+    /// Takes separate words, which are passed in registers. A reference would make the compiler store every completion
+    /// to memory, even the successful ones.
     #[cold]
     #[inline(never)]
     fn failure_of<B>(id: WorkId, head: u64, detail: u64, entry: RawEntry) -> Failure<B> {

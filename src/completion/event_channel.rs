@@ -90,7 +90,7 @@ impl EventChannel {
         if let Some(members) = &self.members {
             let mut table = members.table();
             table.queues.insert(address, Member { id, waker: Arc::clone(waker), is_ready: false });
-            // Reserves room, so that taking events does not allocate.
+            // Room is reserved, so that taking events does not allocate.
             let room = table.queues.len();
             table.ready.reserve(room);
         }
@@ -167,7 +167,7 @@ impl EventChannel {
         Ok([fd, self.members.as_ref().map_or(fd, |members| members.waker.fd())])
     }
 
-    /// Readable while one of the [descriptors](Self::fds) is.
+    /// A descriptor that is readable while one of the [descriptors](Self::fds) is.
     pub(super) fn readiness(&self) -> Result<Readiness, VerbError> {
         Readiness::over(&self.fds()?)
     }

@@ -10,7 +10,7 @@ use std::{error, fmt};
 /// A failed request may have been executed in part or in whole: the peer may have executed a request that was flushed
 /// or timed out.
 ///
-/// As other errors it has fields, so that a pattern takes it apart. A [`Success`](super::Success) is read by methods.
+/// Like other errors it has fields, so that a pattern takes it apart. A [`Success`](super::Success) is read by methods.
 #[non_exhaustive]
 pub struct Failure<B> {
     /// The id that the post returned.
@@ -68,13 +68,13 @@ impl<B> From<Failure<B>> for FailureCause {
 }
 
 impl<B> Failure<B> {
-    /// The failure without its memory, to keep or to log beside it.
+    /// A copy of the failure without its memory, to be kept or logged.
     pub fn cause(&self) -> FailureCause {
         let Self { queue_pair, operation, status, vendor_error, first_failure, .. } = *self;
         FailureCause { queue_pair, operation, status, vendor_error, first_failure }
     }
 
-    /// The failure without its memory, which is dropped. It can leave a scoped domain.
+    /// The failure without its memory, which is dropped. The result can leave a scoped domain.
     pub fn into_cause(self) -> FailureCause {
         self.cause()
     }

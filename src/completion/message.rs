@@ -1,4 +1,4 @@
-//! What the control path tells the poller of a completion queue: the messages in its mailbox.
+//! The messages by which the control path informs the poller of a completion queue.
 
 use super::departing::Departing;
 use super::shared_receivers::SharedReceiver;
@@ -37,11 +37,11 @@ pub(crate) struct Orphan {
     /// `Some` after a reset: the pair keeps its lease. The counter holds how many of the pair's work queues may still
     /// have completions from before a reset in a completion queue.
     pub(crate) keeps_lease: Option<Arc<AtomicU32>>,
-    /// The device is done with it.
+    /// Proves that the device is done with the work queue.
     pub(crate) quiescent: Quiescent,
 }
 
-/// What the control path tells the poller.
+/// A message from the control path to the poller.
 pub(super) enum Message {
     /// A work queue was attached.
     Attach(Attached),

@@ -1,4 +1,4 @@
-//! Completion queues, the one poller of each, and the completions that it gives out.
+//! Completion queues, the one poller of each, and the completions that it returns.
 //!
 //! Every posted request completes once. The [`Poller`] returns its [`Completion`], which holds the memory of the
 //! request; [`check`](Completion::check) tells a [`Success`] from a [`Failure`]. A queue pair reserves room for all its

@@ -63,7 +63,9 @@ pub enum Polling {
 #[non_exhaustive]
 pub enum CompletionQueueError {
     /// The device has no extended completion queues, or its provider was not reviewed for them (`docs/providers.md`).
-    #[error("the device does not poll through ibv_start_poll: create the completion queue with `Polling::Array`")]
+    #[error(
+        "completions cannot be polled with ibv_start_poll on this device: create the completion queue with `Polling::Array`"
+    )]
     NotExtended(#[source] VerbError),
     /// The device answered with an error. `EINVAL`: no entries, or more than the device has
     /// ([`max_completion_entries`](crate::device::DeviceAttributes::max_completion_entries)), or no such completion

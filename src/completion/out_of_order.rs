@@ -14,7 +14,7 @@ use std::sync::Arc;
 struct TwoLedgers {
     /// The ledger that the program posts to.
     posted: AnyOrderRetirer<Entry>,
-    /// The ledger for one request. Its retirer stands in the poll state, in the slot of the work queue.
+    /// The ledger for one request. Its retirer is in the poll state, in the slot of the work queue.
     single: Poster<Entry>,
 }
 
@@ -27,7 +27,7 @@ impl OutOfOrder {
         self.0.get_mut(slot)?.as_deref_mut()
     }
 
-    /// From now on the work queue in this slot, whose ledger is `posted`, completes out of order. Returns the retirer
+    /// Records that the work queue in this slot, whose ledger is `posted`, completes out of order. Returns the retirer
     /// of its ledger for one request.
     pub(super) fn begin(&mut self, slot: usize, posted: Retirer<Entry>, pool: &Arc<Blocks>) -> Retirer<Entry> {
         let origin = Origin::new(posted.origin().qpn(), posted.origin().datagrams());
@@ -90,7 +90,7 @@ mod tests {
         let pool = Arc::default();
         let first = QueueKey::new(QueueKind::Send, 1).first(7).raw();
         let (mut poster, ring) = ledger(&pool, depth, first, Origin::new(5, false));
-        let ids = (0..depth).map(|ahead| after(first, ahead)).collect();
+        let ids = (0..depth).map(|count| after(first, count)).collect();
         for _ in 0..depth {
             assert!(poster.try_push(Entry::inline(Operation::Send)).is_ok());
         }

@@ -1,5 +1,5 @@
 //! The state of a poller: the work queues of one completion queue, and the completions that were taken from the device
-//! but not given out yet.
+//! but not returned yet.
 //!
 //! ASSUMPTION: where the provider's row in `provider/reviewed.rs` says so, the sends of one work queue complete in the
 //! order of posting.
@@ -47,13 +47,13 @@ pub(crate) struct PollState {
     /// Whether a pair could not be destroyed. If so, the device may use for ever what the pair has in flight here.
     has_leaked: bool,
     end: PollEnd,
-    /// Work queues that were gone before the device was last polled. Each gives out its remaining requests as destroyed
-    /// once the completions of that poll have been given out.
-    leaving: Vec<Orphan>,
-    /// Work queues that have gone since, in that order. Each has a count: how many completions from before it went the
-    /// completion queue may still hold. The device gives completions out in order, so counting them is enough. The work
-    /// queue need not wait until the completion queue is seen empty.
-    left: Vec<(Orphan, u32)>,
+    /// Work queues that were gone before the device was last polled. Once the completions of that poll are consumed,
+    /// each of these queues returns its remaining requests as destroyed.
+    ready_orphans: Vec<Orphan>,
+    /// Work queues that have gone since then, the first to go in front. Each has a count: how many completions from
+    /// before it went may still be in the completion queue. The device returns completions in order, so counting them
+    /// is enough. The work queue need not wait until the completion queue is seen empty.
+    waiting_orphans: Vec<(Orphan, u32)>,
     /// How many completions named no request in flight.
     unknown: u64,
     /// Whether the completion queue has failed.
@@ -70,8 +70,8 @@ impl PollState {
             departing: Vec::new(),
             has_leaked: false,
             end,
-            leaving: Vec::new(),
-            left: Vec::new(),
+            ready_orphans: Vec::new(),
+            waiting_orphans: Vec::new(),
             unknown: 0,
             failed: false,
         }
@@ -92,18 +92,18 @@ impl PollState {
         self.unknown
     }
 
-    /// Whether nothing is left to give out, so that the device has to be polled.
+    /// Whether nothing is left to return without polling the device.
     #[inline(always)]
-    pub(super) fn is_out(&self, control: &Control) -> bool {
-        self.end.is_out() && !control.mailbox.is_flagged()
+    pub(super) fn needs_poll(&self, control: &Control) -> bool {
+        self.end.is_empty() && !control.mailbox.is_flagged()
     }
 
-    /// The next completion to give out; `None` if there is none now. Polls the device only if `may_look`.
+    /// The next completion to return; `None` if there is none now. Polls the device only if `may_poll`.
     #[inline(always)]
-    pub(super) fn next<B>(&mut self, control: &Control, may_look: bool) -> Result<Option<Completion<B>>, PollError> {
-        if self.end.is_out() {
+    pub(super) fn next<B>(&mut self, control: &Control, may_poll: bool) -> Result<Option<Completion<B>>, PollError> {
+        if self.end.is_empty() {
             if !control.mailbox.is_flagged() {
-                if !may_look {
+                if !may_poll {
                     return Ok(None);
                 }
                 match self.end.take() {
@@ -121,8 +121,8 @@ impl PollState {
         {
             return Ok(Some(completion));
         }
-        // A function of its own, so that a completion of the fast path above can stay in registers.
-        let Some((ended, entry)) = self.next_of_any(control, may_look)? else { return Ok(None) };
+        // The slow path is a function of its own, so that a completion of the fast path above can stay in registers.
+        let Some((ended, entry)) = self.next_of_any(control, may_poll)? else { return Ok(None) };
         Ok(Some(Completion::new(ended, entry)))
     }
 
@@ -138,7 +138,7 @@ impl PollState {
         }
         let mut retirer = retirers.of(id);
         let (ended, entry) = if let Some(entry) = retirer.take_if_oldest(id) {
-            pending.give_out();
+            pending.consume();
             (Ended::succeeded(WorkId::from_raw(id), &entry, retirer.origin(), wc), entry)
         } else {
             pending.keep();
@@ -155,11 +155,11 @@ impl PollState {
     /// As [`next`](Self::next), for every kind of completion. The slow path.
     #[cold]
     #[inline(never)]
-    fn next_of_any(&mut self, control: &Control, may_look: bool) -> Result<Option<(Ended, RawEntry)>, PollError> {
-        self.with_next(control, may_look, |found| found.into_oldest())
+    fn next_of_any(&mut self, control: &Control, may_poll: bool) -> Result<Option<(Ended, RawEntry)>, PollError> {
+        self.with_next(control, may_poll, |found| found.into_oldest())
     }
 
-    /// Gives `f` the next requests to give out; `None` if there are none now. Polls the device only if `may_look`.
+    /// Gives `f` the next requests to return; `None` if there are none now. Polls the device only if `may_poll`.
     ///
     /// (This takes a closure, because the borrow checker rejects a function that returns the borrowed requests: the
     /// loop uses `self` again after an attempt that found nothing.)
@@ -167,18 +167,18 @@ impl PollState {
     pub(super) fn with_next<R>(
         &mut self,
         control: &Control,
-        may_look: bool,
+        may_poll: bool,
         f: impl FnOnce(Retirement<'_>) -> R,
     ) -> Result<Option<R>, PollError> {
         let found = loop {
-            if self.end.is_out() {
+            if self.end.is_empty() {
                 if control.mailbox.is_flagged() {
-                    match self.look_after_mail(control, may_look)? {
+                    match self.poll_with_mail(control, may_poll)? {
                         Found::Polled => {}
                         Found::Destroyed(slot) => break self.destroyed(slot),
                         Found::Nothing => return Ok(None),
                     }
-                } else if !may_look || !self.look(control)? {
+                } else if !may_poll || !self.poll_device(control)? {
                     return Ok(None);
                 }
             }
@@ -202,7 +202,7 @@ impl PollState {
     fn current(&mut self) -> Option<Retirement<'_>> {
         let pending = self.end.pending()?;
         let requests = self.retirers.of(pending.wc().wr_id).prefix_to(pending.wc().wr_id)?;
-        if requests.ahead() != 0 && !requests.origin().retires_prefixes() {
+        if requests.count_before_last() != 0 && !requests.origin().retires_prefixes() {
             return None;
         }
         Some(Retirement::completed(requests, &self.statuses, pending))
@@ -253,17 +253,17 @@ impl PollState {
         Some(Retirement::completed(retirer.prefix_to(moved)?, &self.statuses, pending))
     }
 
-    /// The oldest request of a work queue that is gone: the last of `leaving`, in this slot.
+    /// The oldest request of a work queue that is gone: the last of `ready_orphans`, in this slot.
     #[cold]
     fn destroyed(&mut self, slot: usize) -> Option<Retirement<'_>> {
-        let Orphan { quiescent, .. } = self.leaving.last()?;
+        let Orphan { quiescent, .. } = self.ready_orphans.last()?;
         let oldest = self.retirers.get_mut(slot)?.lend().oldest_of(quiescent)?;
         Some(Retirement::destroyed(oldest, &self.statuses))
     }
 
     /// Polls the device. False if it has no completions.
     #[inline(always)]
-    fn look(&mut self, control: &Control) -> Result<bool, PollError> {
+    fn poll_device(&mut self, control: &Control) -> Result<bool, PollError> {
         match self.end.take() {
             Ok(Some(first)) => {
                 first.keep();
@@ -277,30 +277,31 @@ impl PollState {
     /// Polls the device, and also reads the mail of the control path and empties the work queues that are gone.
     #[cold]
     #[inline(never)]
-    fn look_after_mail(&mut self, control: &Control, may_look: bool) -> Result<Found, PollError> {
+    fn poll_with_mail(&mut self, control: &Control, may_poll: bool) -> Result<Found, PollError> {
         if self.failed {
             return Err(PollError::Failed);
         }
         if let Some(slot) = self.next_destroyed(control) {
             return Ok(Found::Destroyed(slot));
         }
-        if !may_look {
+        if !may_poll {
             return Ok(Found::Nothing);
         }
-        // Reads the mail before the poll: if the poll then finds the queue empty, the queue holds no completion of a
+        // The mail is read before the poll: if the poll then finds the queue empty, the queue holds no completion of a
         // work queue that the mail reported as gone.
         self.read_mail(control);
-        let any = self.look(control)?;
+        let any = self.poll_device(control)?;
         // A poll may return fewer completions than there are. So a poll that returns some lowers each count by that
         // number, and only an empty one clears the counts.
         let seen = if any { self.end.found() } else { u32::MAX };
-        self.left.iter_mut().for_each(|(_, before)| *before = before.saturating_sub(seen));
-        // The first of `left` has waited longest. `leaving` is emptied from its end, hence `rev`.
-        let done = self.left.iter().take_while(|(_, before)| *before == 0).count();
-        let waiting = self.left.split_off(done);
-        self.leaving.extend(mem::replace(&mut self.left, waiting).into_iter().rev().map(|(orphan, _)| orphan));
-        if !(self.left.is_empty() && self.leaving.is_empty() && self.departing.is_empty()) {
-            // Makes the next call come here again.
+        self.waiting_orphans.iter_mut().for_each(|(_, before)| *before = before.saturating_sub(seen));
+        // The first of `waiting_orphans` has waited longest. `ready_orphans` is emptied from its end, hence `rev`.
+        let done = self.waiting_orphans.iter().take_while(|(_, before)| *before == 0).count();
+        let waiting = self.waiting_orphans.split_off(done);
+        self.ready_orphans
+            .extend(mem::replace(&mut self.waiting_orphans, waiting).into_iter().rev().map(|(orphan, _)| orphan));
+        if !(self.waiting_orphans.is_empty() && self.ready_orphans.is_empty() && self.departing.is_empty()) {
+            // The flag makes the next call come here again.
             control.mailbox.flag();
         }
         if any {
@@ -322,7 +323,7 @@ impl PollState {
                 }
                 Message::Join(receiver) => self.receivers.join(receiver),
                 Message::Depart(pair) => self.departing.push(DepartingPair::new(pair)),
-                Message::Orphan(orphan) => self.left.push((orphan, control.room().capacity())),
+                Message::Orphan(orphan) => self.waiting_orphans.push((orphan, control.room().capacity())),
             }
         }
     }
@@ -334,7 +335,7 @@ impl PollState {
     fn resolve_unmatched(&mut self, control: &Control) {
         if control.mailbox.has_mail() {
             self.read_mail(control);
-            // Makes a later call do the rest of `look_after_mail`.
+            // The flag makes a later call do the rest of `poll_with_mail`.
             control.mailbox.flag();
         } else if let Some(wc) = self.end.peek() {
             // The destroy of a shared receive queue gave its requests back, so late completions of them are not a fault
@@ -344,11 +345,11 @@ impl PollState {
         }
     }
 
-    /// The slot of a work queue that is gone and still has requests, whose completions have all been given out. A work
+    /// The slot of a work queue that is gone and still has requests, once its completions are all consumed. A work
     /// queue that is gone and has no requests gives its place back.
     #[cold]
     fn next_destroyed(&mut self, control: &Control) -> Option<usize> {
-        while let Some(orphan) = self.leaving.last() {
+        while let Some(orphan) = self.ready_orphans.last() {
             let slot = orphan.place.next.key().slot();
             let mut next = orphan.place.next;
             if let Some(retirer) = self.retirers.get_mut(slot) {
@@ -368,7 +369,7 @@ impl PollState {
                 next = self.out_of_order.end(slot).or(ended).map_or(next, |posted| WorkId::from_raw(posted.oldest()));
                 self.statuses.set(slot, None);
             }
-            if let Some(Orphan { place, keeps_lease, .. }) = self.leaving.pop() {
+            if let Some(Orphan { place, keeps_lease, .. }) = self.ready_orphans.pop() {
                 control.room().release(Place { next, ..place }, keeps_lease.is_none());
                 if let Some(unsettled) = keeps_lease {
                     unsettled.fetch_sub(1, Ordering::Release);
@@ -378,7 +379,7 @@ impl PollState {
         None
     }
 
-    /// Marks the completion queue as failed: every later poll answers the same.
+    /// Marks the completion queue as failed: every later poll fails in the same way.
     #[cold]
     pub(super) fn fail(&mut self, control: &Control) -> PollError {
         self.failed = true;
@@ -406,7 +407,7 @@ impl PollState {
     /// leaked.
     fn destroy(&mut self, mut departing: DepartingPair) {
         match departing.pair.destroy() {
-            Ok(quiescent) => self.leaving.extend(departing.pair.into_orphans(&quiescent).into_iter().flatten()),
+            Ok(quiescent) => self.ready_orphans.extend(departing.pair.into_orphans(&quiescent).into_iter().flatten()),
             Err(error) => {
                 departing.pair.leak(error);
                 self.has_leaked = true;
@@ -414,19 +415,19 @@ impl PollState {
         }
     }
 
-    /// For the end of the completion queue: takes out the completions that it still has, if anybody needs them, and
-    /// destroys the departing pairs. False if a pair could not be destroyed, now or earlier: then the device may still
-    /// use the memory in flight.
+    /// Ends the polling before the completion queue is destroyed. Takes out the completions that the queue still has,
+    /// if anybody needs them, and destroys the departing pairs. Returns false if a pair could not be destroyed, now or
+    /// earlier: then the device may still use the memory in flight.
     pub(super) fn settle(&mut self, control: &Control) -> bool {
         self.read_mail(control);
         // A faulty device could give completions for ever, so the number of polls is limited. A correct device has no
         // more completions than the capacity, so twice that is ample.
-        let mut looks = control.room().capacity().saturating_mul(2).saturating_add(64);
-        while looks > 0
+        let mut polls = control.room().capacity().saturating_mul(2).saturating_add(64);
+        while polls > 0
             && self.needs_completions()
             && let Ok(Some(())) = self.with_next(control, true, |found| drop(found.into_completion::<()>()))
         {
-            looks -= 1;
+            polls -= 1;
         }
         for departing in mem::take(&mut self.departing) {
             self.destroy(departing);
@@ -442,14 +443,14 @@ impl PollState {
 
     /// Ends the polling, and returns the requests that are still in flight.
     pub(super) fn into_in_flight(self) -> InFlight {
-        let left = self.left.into_iter().map(|(orphan, _)| orphan);
-        let gone = self.leaving.into_iter().chain(left).collect();
+        let left = self.waiting_orphans.into_iter().map(|(orphan, _)| orphan);
+        let gone = self.ready_orphans.into_iter().chain(left).collect();
         InFlight { gone, retirers: self.retirers, out_of_order: self.out_of_order }
     }
 }
 
-/// The requests in flight on a completion queue that nobody polls any more. Those of work queues that the device is
-/// done with are dropped, and those of others are leaked. (There are no others, since each pair keeps its completion
+/// The requests in flight on a completion queue that nobody polls any more. Its drop drops the requests of work queues
+/// that the device is done with, and leaks all others. (There are no others, since each pair keeps its completion
 /// queues alive until it is destroyed.)
 pub(super) struct InFlight {
     gone: Vec<Orphan>,
@@ -467,7 +468,7 @@ impl Drop for InFlight {
     }
 }
 
-/// What [`PollState::look_after_mail`] found.
+/// The result of [`PollState::poll_with_mail`].
 enum Found {
     /// The device had completions.
     Polled,

@@ -126,7 +126,7 @@ impl<B> Poller<B> {
         while let Some(completion) = state.next(&queue.control, count == 0)? {
             count += 1;
             f(completion);
-            if state.is_out(&queue.control) {
+            if state.needs_poll(&queue.control) {
                 break;
             }
         }
@@ -171,7 +171,7 @@ impl<B> Poller<B> {
             len
         })? {
             count += len;
-            if state.is_out(&queue.control) {
+            if state.needs_poll(&queue.control) {
                 break;
             }
         }

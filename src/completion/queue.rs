@@ -19,9 +19,9 @@ use std::time::Duration;
 use std::{fmt, mem};
 
 /// How soon a sleeping poller polls again while queue pairs wait to be destroyed.
-const LOOK_FOR_DEPARTING: Duration = Duration::from_millis(10);
+const POLL_FOR_DEPARTING: Duration = Duration::from_millis(10);
 /// How soon a sleeping poller polls again on devices that flush without an event.
-const LOOK_FOR_QUIET: Duration = Duration::from_millis(50);
+const POLL_QUIET_DEVICE: Duration = Duration::from_millis(50);
 
 /// A completion queue of domain `B`, needed to create queue pairs. A handle: clones name the same queue.
 ///
@@ -73,12 +73,12 @@ pub(crate) struct CqInner {
     pub(super) waker: Arc<Waker>,
     /// The state of a poller that was dropped. The next poller takes it; if there is none, the drop of the queue does.
     parked: Mutex<Option<Box<PollState>>>,
-    /// What was in flight when the queue was dropped.
+    /// The requests that were in flight when the queue was dropped.
     ///
     /// # Invariants
     ///
-    /// 0. Declared behind `raw`, since fields are dropped in order: `raw` is the last reference to the device's queue
-    ///    by then, so the queue is destroyed before this memory is freed.
+    /// 0. This field is declared behind `raw`, since fields are dropped in order: `raw` is the last reference to the
+    ///    device's queue by then, so the queue is destroyed before this memory is freed.
     /// 1. `Some` only in the drop, after each pair of the queue was destroyed.
     in_flight: Option<InFlight>,
     /// The domain whose brand the queue has. The name of the domain stays taken until this reference is dropped.
@@ -126,10 +126,10 @@ impl CqInner {
 
     /// How long a sleeping poller may wait before it polls without an event; `None` is for ever. `has_departing`: queue
     /// pairs wait to be destroyed, and no event says when they can be.
-    pub(super) fn next_look(&self, has_departing: bool) -> Option<Duration> {
+    pub(super) fn next_poll(&self, has_departing: bool) -> Option<Duration> {
         let context = &self.domain.context;
-        let departing = has_departing.then_some(LOOK_FOR_DEPARTING);
-        let quiet = context.promises().quirks.completes_quietly.then_some(LOOK_FOR_QUIET);
+        let departing = has_departing.then_some(POLL_FOR_DEPARTING);
+        let quiet = context.promises().quirks.completes_quietly.then_some(POLL_QUIET_DEVICE);
         [context.next_timer(), departing, quiet].into_iter().flatten().min()
     }
 
@@ -138,7 +138,7 @@ impl CqInner {
         self.control.room().has_number(qpn)
     }
 
-    /// Tells the poller that the device is done with a work queue, and wakes the poller, so that it gives out the
+    /// Tells the poller that the device is done with a work queue, and wakes the poller, so that it returns the
     /// remaining requests.
     pub(crate) fn orphan(&self, orphan: Orphan) {
         self.send_and_wake(Message::Orphan(orphan));

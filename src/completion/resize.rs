@@ -9,9 +9,9 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {
-    /// Queue pairs have leased more room than was asked for, and may cause as many completions.
+    /// Queue pairs have leased more room than was asked for, and may cause that many completions.
     #[error(
-        "room for {asked} completions is less than the {leased} that queue pairs have leased: destroy some, and poll until \
+        "room for {asked} completions is less than the {leased} that the queue pairs take up: destroy some, and poll until \
          the queue is empty"
     )]
     Leased {
@@ -30,10 +30,10 @@ pub enum ResizeError {
     },
     /// The device cannot resize completion queues (`EOPNOTSUPP`, `ENOSYS`), its provider was not reviewed for it
     /// (`docs/providers.md`), or the device could not be queried.
-    #[error("the completion queue keeps its capacity")]
+    #[error("the completion queue was not resized")]
     Refused(#[source] VerbError),
     /// The device failed halfway. Some providers have freed the old queue by then. So the queue can no longer be used,
-    /// and its poller answers [`PollError::Failed`](super::PollError::Failed).
+    /// and every poll of it fails with [`PollError::Failed`](super::PollError::Failed).
     #[error("the completion queue failed while it was resized: destroy its queue pairs")]
     Failed(#[source] VerbError),
 }

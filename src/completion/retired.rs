@@ -39,8 +39,8 @@ impl<'d> Retirement<'d> {
 
     /// How many requests are before the last.
     #[inline(always)]
-    fn ahead(&self) -> u32 {
-        self.requests.ahead()
+    fn count_before_last(&self) -> u32 {
+        self.requests.count_before_last()
     }
 
     /// Whether the last request is a successful send. If so, it has ended in the same way as the requests before it.
@@ -85,7 +85,7 @@ impl<'d> Retirement<'d> {
             return (Ended::destroyed(WorkId::from_raw(last), origin.qpn()), requests.into_last());
         };
         let wc = pending.wc();
-        pending.give_out();
+        pending.consume();
         // `last` is the id that the ledger of the pair gave the request. The completion of a shared receive carries
         // another id, that of the shared receive queue.
         let id = WorkId::from_raw(wc.wr_id);
@@ -102,7 +102,7 @@ impl<'d> Retirement<'d> {
     /// Takes out the last request. Drops the memory of requests before it that were not taken.
     #[inline(always)]
     pub(super) fn into_completion<B>(mut self) -> Completion<B> {
-        if self.ahead() != 0 {
+        if self.count_before_last() != 0 {
             self.drop_before_last();
         }
         let (ended, entry) = self.into_last();
@@ -126,7 +126,7 @@ impl<'d> Retirement<'d> {
         match requests.into_buffers(free) {
             Ok(()) => {
                 if let Some(pending) = by_device {
-                    pending.give_out();
+                    pending.consume();
                 }
                 Ok(())
             }
@@ -138,8 +138,8 @@ impl<'d> Retirement<'d> {
     #[inline(always)]
     fn take_buffers<B>(&mut self, free: &mut Vec<Buffer<B>>) {
         self.requests.take_buffers_before_last(free);
-        // The requests that are left have other memory than buffers, at least in part.
-        if self.ahead() != 0 {
+        // At least one of the requests that are left has other memory than a buffer.
+        if self.count_before_last() != 0 {
             self.each_before_last(|_, entry| free.extend(entry.into_buffer()));
         }
     }
@@ -173,7 +173,7 @@ impl<'p, B> Retired<'p, B> {
     #[inline(always)]
     #[allow(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
-        self.retirement.ahead() as usize + 1
+        self.retirement.count_before_last() as usize + 1
     }
 
     /// The requests before the last: unsignalled ones that succeeded.
@@ -231,8 +231,8 @@ impl<B> Iterator for Unsignalled<'_, '_, B> {
 
     #[inline(always)]
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let ahead = self.retirement.ahead() as usize;
-        (ahead, Some(ahead))
+        let count = self.retirement.count_before_last() as usize;
+        (count, Some(count))
     }
 
     /// Faster than a loop: the work queue gets its room back once, at the end.

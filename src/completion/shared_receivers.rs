@@ -19,7 +19,7 @@ pub(crate) struct SharedReceiver {
     pub(crate) slot: usize,
     /// The posting end of the pair's ledger for one request. The retirer of that ledger is in the slot.
     pub(crate) poster: Poster<Entry>,
-    /// What is in flight on the shared receive queue.
+    /// The receives in flight on the shared receive queue.
     pub(crate) ledger: SharedLedger,
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct Statuses {
     by_slot: Vec<Option<Arc<PairStatus>>>,
-    /// A request whose failure was recorded before the request was given out, and the first failure of its pair. One
-    /// entry is enough: the poller gives out this request before it takes the next completion.
+    /// A request whose failure was recorded before the request was returned, and the first failure of its pair. One
+    /// entry is enough: the poller returns this request before it takes the next completion.
     early: Option<(WorkId, Option<Status>)>,
 }
 
@@ -29,7 +29,7 @@ impl Statuses {
         }
     }
 
-    /// As [`note`](Self::note), for a request that is given out later.
+    /// As [`note`](Self::note), for a request that is returned later.
     #[cold]
     pub(super) fn note_early(&mut self, id: WorkId, failed: Status) {
         self.early = Some((id, self.note(id, id.key().kind(), failed)));

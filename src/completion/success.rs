@@ -42,7 +42,7 @@ impl<B> Success<B> {
         self.entry.operation(self.ended.id.key().kind())
     }
 
-    /// What the request did, with its memory.
+    /// The result of the request, with its memory.
     #[inline]
     pub fn into_work(self) -> Work<B> {
         match self.operation() {
@@ -100,8 +100,8 @@ impl<B> Success<B> {
     ///
     /// # Errors
     ///
-    /// This value again, with its memory, if the request was anything else: a request of this side, a datagram, a
-    /// receive into a list, or a receive that a write with immediate took.
+    /// This value, with its memory, if the request was anything else: a request of this side, a datagram, a receive
+    /// into a list, or a receive that a write with immediate took.
     ///
     /// # Examples
     ///

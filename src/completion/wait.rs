@@ -28,7 +28,7 @@ pub enum WakeFor {
     Solicited,
 }
 
-/// How to wait: for [`Poller::wait_for`]. A [`Duration`] alone is [`Wait::new`] of it.
+/// How to wait, for [`Poller::wait_for`]. A [`Duration`] converts into a `Wait` by [`Wait::new`].
 ///
 /// # Examples
 ///
@@ -72,7 +72,7 @@ pub enum WaitError {
     /// No completion came in time.
     #[error(
         "no completion within {0:?} (is anything in flight? A send waits for a receive of the peer, by default for ever; \
-         an unsignalled request completes with a later one; see docs/failures.md#timed-out)"
+         an unsignalled request completes only with a later signalled one; see docs/failures.md#timed-out)"
     )]
     TimedOut(Duration),
     /// See [`PollError`].
@@ -82,10 +82,10 @@ pub enum WaitError {
     #[error(transparent)]
     Verb(#[from] VerbError),
     /// Waiting for the channel failed.
-    #[error("cannot wait for the completion channel")]
+    #[error("cannot wait on the completion channel")]
     Io(#[from] io::Error),
     /// A poller belongs to another channel, so its events do not come to this channel.
-    #[error("poller {index} belongs to another completion channel: create its queue from this one")]
+    #[error("poller {index} belongs to another completion channel: create its completion queue on this one")]
     OtherChannel {
         /// The index of the poller.
         index: usize,
@@ -107,18 +107,18 @@ pub enum Armed<B> {
 pub(super) trait Source {
     type Item;
     /// Polls: the next item, if there is one now.
-    fn look(&mut self) -> Result<Option<Self::Item>, PollError>;
+    fn poll(&mut self) -> Result<Option<Self::Item>, PollError>;
     /// Asks for an event.
     fn arm(&mut self) -> Result<(), VerbError>;
     /// Sleeps until there is an event, for `left` at most. May wake up early.
     fn sleep(&mut self, left: Duration) -> Result<(), WaitError>;
-    /// Takes all events that are there, and says whether there were any.
+    /// Takes all events that are waiting, and says whether there were any.
     fn take_events(&mut self) -> Result<bool, WaitError>;
 }
 
 /// Arms the source, and returns an item if there is one already. After `None`, the next item raises an event.
 pub(super) fn arm<S: Source>(source: &mut S) -> Result<Option<S::Item>, WaitError> {
-    if let Some(item) = source.look()? {
+    if let Some(item) = source.poll()? {
         return Ok(Some(item));
     }
     // Takes the events of earlier armings, so that they do not pile up. This comes before the last poll, which finds
@@ -126,16 +126,16 @@ pub(super) fn arm<S: Source>(source: &mut S) -> Result<Option<S::Item>, WaitErro
     source.take_events()?;
     source.arm()?;
     // A completion that came before the arming raises no event, so only a poll finds it.
-    Ok(source.look()?)
+    Ok(source.poll()?)
 }
 
-/// The first item that is there, or that comes within `timeout`.
+/// Returns an item that exists already, or one that comes within `timeout`.
 pub(super) fn wait<S: Source>(source: &mut S, spin: Duration, timeout: Duration) -> Result<Option<S::Item>, WaitError> {
     let start = Instant::now();
     let deadline = start.checked_add(timeout);
     let spin = spin.min(timeout);
     while start.elapsed() < spin {
-        if let Some(item) = source.look()? {
+        if let Some(item) = source.poll()? {
             return Ok(Some(item));
         }
         std::hint::spin_loop();
@@ -161,7 +161,7 @@ struct Waiting<'p, B> {
 impl<B> Source for Waiting<'_, B> {
     type Item = Completion<B>;
 
-    fn look(&mut self) -> Result<Option<Completion<B>>, PollError> {
+    fn poll(&mut self) -> Result<Option<Completion<B>>, PollError> {
         self.poller.poll()
     }
 
@@ -199,9 +199,9 @@ impl<B> Source for Waiting<'_, B> {
 ///
 /// | method | use it |
 /// |---|---|
-/// | [`poll`](Self::poll) | to look without waiting, and to spin |
-/// | [`poll_each`](Self::poll_each) | as `poll`, for all completions that are there |
-/// | [`poll_retired`](Self::poll_retired) | as `poll_each`, where most requests are unsignalled |
+/// | [`poll`](Self::poll) | to poll once without waiting, and to spin |
+/// | [`poll_each`](Self::poll_each) | like `poll`, for all completions that there are now |
+/// | [`poll_retired`](Self::poll_retired) | like `poll_each`, where most requests are unsignalled |
 /// | [`wait`](Self::wait) | where a completion must come: none in time is an error |
 /// | [`wait_for`](Self::wait_for) | in a loop that does something else from time to time: none in time is `None`; also to spin first, or to sleep until a solicited completion |
 /// | [`arm`](Self::arm) | in an event loop of the program's own, with [`readiness`](Self::readiness) |
@@ -209,7 +209,7 @@ impl<B> Source for Waiting<'_, B> {
 impl<B> Poller<B> {
     /// Waits for the next completion, for `timeout` at most.
     ///
-    /// Arms the queue, looks again, then sleeps on the completion channel: `ibv_req_notify_cq(3)`,
+    /// Arms the queue, polls again, then sleeps on the completion channel: `ibv_req_notify_cq(3)`,
     /// `ibv_get_cq_event(3)`.
     ///
     /// # Errors
@@ -246,14 +246,14 @@ impl<B> Poller<B> {
         self.wait_as(how.into())
     }
 
-    /// Is not generic over how to wait, so that it is compiled once for a brand.
+    /// This function is not generic over `how`, so that it is compiled only once for each brand.
     fn wait_as(&mut self, Wait { timeout, spin, wake_for }: Wait) -> Result<Option<Completion<B>>, WaitError> {
         wait(&mut Waiting { poller: self, wake_for }, spin, timeout)
     }
 
     /// Arms the queue for an event loop of the program's own, which then waits until the [`Readiness`] is readable.
     ///
-    /// Polls, takes the events that are there, arms (`ibv_req_notify_cq(3)`) and polls again. Each arming wakes once.
+    /// Polls, takes the events that are waiting, arms (`ibv_req_notify_cq(3)`) and polls again. Each arming wakes once.
     /// So the loop is: arm and handle completions until [`Armed::Empty`], wait until readable, start over. No
     /// completion is missed if the program waits only after `Empty`. A future that waits in this way may be dropped at
     /// any time.
@@ -305,8 +305,8 @@ impl<B> Poller<B> {
         self.parts.state.end().arm(wake_for == WakeFor::Solicited)
     }
 
-    /// Takes and acknowledges all events that are there, and says whether there were any. The [`Readiness`] is then not
-    /// readable until the next event. [`arm`](Self::arm) does this too.
+    /// Takes and acknowledges all events that are waiting, and says whether there were any. The [`Readiness`] is then
+    /// not readable until the next event. [`arm`](Self::arm) does this too.
     ///
     /// An event means that a completion came after the queue was armed. So [`arm`](Self::arm) or [`poll`](Self::poll)
     /// until nothing is left before waiting again.
@@ -343,7 +343,7 @@ impl<B> Poller<B> {
     /// There is a limit while dropped queue pairs wait to be destroyed, on devices that flush without an event, and on
     /// an automatic soft device, which runs its timers in calls of the program.
     pub fn next_timer(&self) -> Option<Duration> {
-        self.queue().next_look(self.parts.state.has_departing())
+        self.queue().next_poll(self.parts.state.has_departing())
     }
 }
 

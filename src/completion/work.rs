@@ -1,4 +1,4 @@
-//! What requests did, with their memory.
+//! The results of requests that succeeded, with their memory.
 
 use crate::domain::DomainId;
 use crate::inflight::{HEADER_BYTES, Operation, PostedMemory};
@@ -9,7 +9,7 @@ use crate::sys::ibv_wc_status;
 use crate::types::{Gid, Qpn, Rkey};
 use std::fmt;
 
-/// What a request did.
+/// The result of a request that succeeded, with its memory.
 #[non_exhaustive]
 pub enum Work<B> {
     /// A message was sent, and the peer's device has it.
@@ -55,8 +55,8 @@ pub struct Received<B> {
     #[doc(alias = "IBV_WC_WITH_IMM")]
     pub immediate: Option<u32>,
     /// The key of the memory window that the message has invalidated: compare it with
-    /// [`BoundWindow::rkey`](crate::window::BoundWindow::rkey). The handle of the window does not notice; call
-    /// [`dealloc`](crate::window::BoundWindow::dealloc) on it.
+    /// [`BoundWindow::rkey`](crate::window::BoundWindow::rkey). The handle of the window does not learn of it: call
+    /// [`dealloc`](crate::window::BoundWindow::dealloc) on the handle.
     #[doc(alias = "invalidated_rkey")]
     #[doc(alias = "IBV_WC_WITH_INV")]
     pub invalidated: Option<Rkey>,
@@ -182,7 +182,7 @@ pub struct WrittenWithImmediate<B> {
 }
 
 impl<B> Work<B> {
-    /// The work of a request of this side that has succeeded; `status` says so.
+    /// The work of a request that this side posted and that succeeded. `status` is the status of its completion.
     #[inline(always)]
     pub(super) fn of(operation: Operation, memory: PostedMemory<B>, status: ibv_wc_status) -> Self {
         match (operation, memory) {
@@ -198,11 +198,11 @@ impl<B> Work<B> {
         }
     }
 
-    /// A request about a memory window, which succeeded.
+    /// The work of a request about a memory window that succeeded.
     #[cold]
     #[inline(never)]
     fn of_window(window: UnsettledWindow<B>, status: ibv_wc_status) -> Self {
-        // Cannot fail: only a success has work.
+        // Never `None`: a `Work` is made only of a successful completion.
         let Some(proof) = Succeeded::of(status) else { return Self::Sent(PostedMemory::Window(window)) };
         match window.settle(proof) {
             Settled::Bound(inner) if inner.is_type_1() => Self::BoundType1(BoundWindow::of(inner)),

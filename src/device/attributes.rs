@@ -1,9 +1,9 @@
-//! What a device can do.
+//! The capabilities and limits of a device.
 
 use crate::sys;
 use std::fmt;
 
-/// What a device can do. Each limit is the greatest number of one thing.
+/// The capabilities and limits of a device. Each limit is the greatest number of one thing.
 #[derive(Clone, Copy)]
 #[doc(alias = "ibv_device_attr")]
 pub struct DeviceAttributes(pub(super) sys::ibv_device_attr);
@@ -19,90 +19,90 @@ impl DeviceAttributes {
         self.0.vendor_id
     }
 
-    /// The kind of device, by a number of the vendor.
+    /// The kind of device, by a number that the vendor assigned.
     pub fn vendor_part_id(&self) -> u32 {
         self.0.vendor_part_id
     }
 
-    /// The version of the hardware, by a number of the vendor.
+    /// The version of the hardware, by a number that the vendor assigned.
     #[doc(alias = "hw_ver")]
     pub fn hardware_version(&self) -> u32 {
         self.0.hw_ver
     }
 
-    /// Ports, numbered from 1.
+    /// The number of ports. Ports are numbered from 1.
     #[doc(alias = "phys_port_cnt")]
     pub fn port_count(&self) -> u8 {
         self.0.phys_port_cnt
     }
 
-    /// Queue pairs.
+    /// The most queue pairs.
     #[doc(alias = "max_qp")]
     pub fn max_queue_pairs(&self) -> u32 {
         limit(self.0.max_qp)
     }
 
-    /// Outstanding requests of one work queue.
+    /// The most outstanding requests of one work queue.
     #[doc(alias = "max_qp_wr")]
     pub fn max_queue_depth(&self) -> u32 {
         limit(self.0.max_qp_wr)
     }
 
-    /// Buffers of one list that is sent or received.
+    /// The most buffers of one list that is sent or received.
     #[doc(alias = "max_sge")]
     pub fn max_elements(&self) -> u32 {
         limit(self.0.max_sge)
     }
 
-    /// Shared receive queues; 0 if the device has none.
+    /// The most shared receive queues; 0 if the device has none.
     #[doc(alias = "max_srq")]
     pub fn max_shared_receive_queues(&self) -> u32 {
         limit(self.0.max_srq)
     }
 
-    /// Receives of one shared receive queue.
+    /// The most receives of one shared receive queue.
     #[doc(alias = "max_srq_wr")]
     pub fn max_shared_receive_depth(&self) -> u32 {
         limit(self.0.max_srq_wr)
     }
 
-    /// Buffers of one list that a shared receive queue takes.
+    /// The most buffers of one list that a shared receive queue takes.
     #[doc(alias = "max_srq_sge")]
     pub fn max_shared_receive_elements(&self) -> u32 {
         limit(self.0.max_srq_sge)
     }
 
-    /// Address handles.
+    /// The most address handles.
     #[doc(alias = "max_ah")]
     pub fn max_address_handles(&self) -> u32 {
         limit(self.0.max_ah)
     }
 
-    /// Multicast groups.
+    /// The most multicast groups.
     #[doc(alias = "max_mcast_grp")]
     pub fn max_multicast_groups(&self) -> u32 {
         limit(self.0.max_mcast_grp)
     }
 
-    /// Queue pairs in one multicast group.
+    /// The most queue pairs in one multicast group.
     #[doc(alias = "max_mcast_qp_attach")]
     pub fn max_queue_pairs_per_group(&self) -> u32 {
         limit(self.0.max_mcast_qp_attach)
     }
 
-    /// Memory windows; 0 if the device has none.
+    /// The most memory windows; 0 if the device has none.
     #[doc(alias = "max_mw")]
     pub fn max_windows(&self) -> u32 {
         limit(self.0.max_mw)
     }
 
-    /// Completion queues.
+    /// The most completion queues.
     #[doc(alias = "max_cq")]
     pub fn max_completion_queues(&self) -> u32 {
         limit(self.0.max_cq)
     }
 
-    /// Protection domains.
+    /// The most protection domains.
     #[doc(alias = "max_pd")]
     pub fn max_domains(&self) -> u32 {
         limit(self.0.max_pd)
@@ -115,31 +115,31 @@ impl DeviceAttributes {
         self.0.local_ca_ack_delay
     }
 
-    /// Entries of one completion queue.
+    /// The most entries of one completion queue.
     #[doc(alias = "max_cqe")]
     pub fn max_completion_entries(&self) -> u32 {
         limit(self.0.max_cqe)
     }
 
-    /// Bytes of one memory region.
+    /// The most bytes of one memory region.
     #[doc(alias = "max_mr_size")]
     pub fn max_region_bytes(&self) -> u64 {
         self.0.max_mr_size
     }
 
-    /// Memory regions.
+    /// The most memory regions.
     #[doc(alias = "max_mr")]
     pub fn max_regions(&self) -> u32 {
         limit(self.0.max_mr)
     }
 
-    /// Reads and atomics that a queue pair serves at once as the responder.
+    /// The most reads and atomics that a queue pair serves at once as the responder.
     #[doc(alias = "max_qp_rd_atom")]
     pub fn max_responder_reads(&self) -> u32 {
         limit(self.0.max_qp_rd_atom)
     }
 
-    /// Reads and atomics that a queue pair has outstanding at once as the requester.
+    /// The most reads and atomics that a queue pair has outstanding at once as the requester.
     #[doc(alias = "max_qp_init_rd_atom")]
     pub fn max_initiator_reads(&self) -> u32 {
         limit(self.0.max_qp_init_rd_atom)

@@ -35,7 +35,7 @@ pub(super) fn forbidden_variable() -> Option<&'static str> {
 #[non_exhaustive]
 pub enum OpenError {
     /// No device has that name.
-    #[error("there is no RDMA device {name:?}; there are: {}", names(available))]
+    #[error("no RDMA device has the name {name:?} (available: {})", names(available))]
     NoSuchDevice {
         /// The name that was asked for.
         name: String,
@@ -86,24 +86,25 @@ fn reasons(unusable: &[String]) -> String {
 /// The part of a message that says what to check on a machine without a usable device.
 fn what_to_check() -> &'static str {
     if !cfg!(feature = "rdma-core") {
-        "this program was built without the feature `rdma-core`: it has the simulated device soft0 only, \
-         which INTERLOCK_DEVICE=soft0 or Context::open chooses"
+        "this program was built without the feature `rdma-core`: it has only the simulated device soft0, \
+         which INTERLOCK_DEVICE=soft0 or Context::open(\"soft0\") opens"
     } else if !cfg!(feature = "soft") {
-        "check that its kernel module is loaded, that ibv_devices lists it, that this user may open \
-         /dev/infiniband/uverbs*, and INTERLOCK_DEVICE, which names a device; \
+        "check that the device's kernel module is loaded, that ibv_devices lists the device, and that this user may open \
+         /dev/infiniband/uverbs*; INTERLOCK_DEVICE=NAME chooses a device; \
          for the simulated device soft0, build with the feature `soft`"
     } else {
-        "check that its kernel module is loaded, that ibv_devices lists it, that this user may open \
-         /dev/infiniband/uverbs*, and INTERLOCK_DEVICE, which names a device; \
+        "check that the device's kernel module is loaded, that ibv_devices lists the device, and that this user may open \
+         /dev/infiniband/uverbs*; INTERLOCK_DEVICE=NAME chooses a device; \
          INTERLOCK_DEVICE=soft0 chooses a simulated one inside the process"
     }
 }
 
-/// libibverbs answers `ENOENT` not only if the device node is missing, but also if this user may not open it.
+/// The hint that this user may not open the device. libibverbs answers `ENOENT` not only if the device node is missing,
+/// but also if the user may not open it.
 fn may_not(source: &VerbError) -> &'static str {
     match source.errno() {
         libc::EACCES | libc::EPERM | libc::ENOENT => {
-            " (may this user open its /dev/infiniband/uverbs node, and is there one?)"
+            " (check that its /dev/infiniband/uverbs node exists, and that this user may open it)"
         }
         _ => "",
     }
@@ -195,7 +196,7 @@ impl Context {
         &self.0.device.name
     }
 
-    /// What the device can do.
+    /// The capabilities and limits of the device.
     ///
     /// # Errors
     ///
@@ -232,7 +233,7 @@ impl Context {
         Ok(keys)
     }
 
-    /// What the library relies on from this device's provider.
+    /// The promises of the device's provider, on which the library relies.
     ///
     /// `ibv_query_device(3)`, the first time. If that fails, the provider counts as not reviewed.
     pub fn promises(&self) -> Promises {
@@ -278,7 +279,7 @@ impl Context {
         self.0.is_iwarp()
     }
 
-    /// The address of its card on the PCI bus, such as `0000:3b:00.0`; `None` for a device that is no card.
+    /// The address of its card on the PCI bus, such as `0000:3b:00.0`; `None` for a device that is not a PCI card.
     pub fn pci_address(&self) -> Option<String> {
         let card = fs::canonicalize(self.sysfs("device")?).ok()?;
         let address = card.file_name()?.to_str()?.to_owned();

@@ -47,7 +47,7 @@ pub enum AsyncEvent {
     },
 }
 
-/// What happened to a queue pair.
+/// An event of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum QueuePairEvent {
@@ -79,7 +79,7 @@ pub enum QueuePairEvent {
     PathMigrationFailed,
 }
 
-/// What happened to a shared receive queue.
+/// An event of a shared receive queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum SharedReceiveQueueEvent {
@@ -91,7 +91,7 @@ pub enum SharedReceiveQueueEvent {
     Failed,
 }
 
-/// What happened to a port.
+/// An event of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum PortEvent {
@@ -135,7 +135,7 @@ pub struct AsyncEvents {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EventsError {
-    /// The device has failed or was removed, and all its events were given out. No more will come.
+    /// The device has failed or was removed, and all its events were taken. No more will come.
     #[error(
         "the device is gone, and no more events will come: drop everything that was made from it, and open it again"
     )]
@@ -340,7 +340,7 @@ impl fmt::Display for AsyncEvent {
             Self::DeviceFatal => f.write_str(
                 "the device has failed or was removed: drop everything that was made from it, and open it again",
             ),
-            Self::Unknown { code } => write!(f, "an event of the unknown kind {code}"),
+            Self::Unknown { code } => write!(f, "an event of unknown kind {code}"),
         }
     }
 }
@@ -350,13 +350,13 @@ impl fmt::Display for QueuePairEvent {
         f.write_str(match self {
             Self::Fatal => "it failed and is in Error: drain it, then reset or destroy it",
             Self::RequestError => {
-                "the peer sent an invalid request, and the pair is in Error: look for the fault at the peer, then connect again"
+                "the peer sent an invalid request, and the pair is in Error: look for the error at the peer, then connect again"
             }
             Self::AccessError => {
                 "the peer asked for memory that it may not have, and the pair is in Error: check for a stale or forged key, and for a \
                  region of another domain; then connect again"
             }
-            Self::ConnectionEstablished => "a first message came: go to Ready To Send",
+            Self::ConnectionEstablished => "the first message has arrived: move to Ready To Send",
             Self::SendQueueDrained => "the send queue is drained: change attributes now, then resume",
             Self::LastRequestReached => {
                 "it takes no more receives from its shared receive queue: poll its completions, then destroy it"
@@ -383,7 +383,7 @@ impl fmt::Display for PortEvent {
             Self::Down => "the link is down; connections retry until their limit, so wait or give up",
             Self::LidChanged => "it has another LID: exchange endpoints again before connecting",
             Self::PartitionKeysChanged => "its table of partition keys changed: query the keys again",
-            Self::SubnetManagerChanged => "there is another subnet manager",
+            Self::SubnetManagerChanged => "another subnet manager has taken over",
             Self::ReregisterRequested => "join multicast groups and register services again",
             Self::GidsChanged => "its GID table changed: query the port and exchange endpoints again before connecting",
         })

@@ -1,4 +1,4 @@
-//! What happens to registered memory when the process forks.
+//! Registered memory in a process that forks.
 
 #[cfg(feature = "rdma-core")]
 use crate::sys::ibv_fork_status;

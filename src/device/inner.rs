@@ -17,7 +17,7 @@ pub(crate) struct DeviceKey {
 
 #[cfg(feature = "cm")]
 impl DeviceKey {
-    /// Whether it is the device of that name, in that fabric (0 for a device that is no soft one).
+    /// Whether it is the device of that name, in that fabric (0 for a device that is not a soft one).
     pub(crate) fn is(&self, name: &str, fabric: usize) -> bool {
         *self.name == *name && self.fabric == fabric
     }
@@ -63,7 +63,7 @@ impl ContextInner {
         Self { open, device, soft, objects, event_state, promises }
     }
 
-    /// What the library relies on from this provider.
+    /// The promises of the provider, on which the library relies.
     pub(crate) fn promises(&self) -> &'static Promises {
         self.promises.get_or_init(|| {
             let by_number = || self.query_device().ok().and_then(|device| row_of(&device));
@@ -77,6 +77,6 @@ impl ContextInner {
 pub(super) struct EventState {
     /// Whether an [`AsyncEvents`](super::AsyncEvents) handle exists.
     pub(super) taken: AtomicBool,
-    /// Whether [`AsyncEvent::DeviceFatal`](super::AsyncEvent::DeviceFatal) was given out.
+    /// Whether [`AsyncEvent::DeviceFatal`](super::AsyncEvent::DeviceFatal) was returned.
     pub(super) fatal: AtomicBool,
 }

@@ -1,9 +1,9 @@
-//! What devices for iWARP do not have.
+//! Operations that iWARP devices do not have.
 
 use std::fmt;
 
-/// What an iWARP device (RDMA over TCP) does not have, or what this library does not ask it for. The library refuses
-/// before it calls a verb: some of these verbs answer with success and do nothing.
+/// An operation that an iWARP device (RDMA over TCP) does not have, or that this library does not ask it for. The
+/// library refuses before it calls a verb: some of these verbs report success and do nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum NotOnIwarp {
@@ -22,15 +22,19 @@ pub enum NotOnIwarp {
 }
 
 impl NotOnIwarp {
-    /// What is missing, and what to do.
+    /// A text that says what is missing, and what to do.
     fn text(self) -> &'static str {
         match self {
             Self::Records => "this is an iWARP device: connect with rdma_cm, `cm::connect` and `cm::listen`",
-            Self::Reset => "a queue pair of an iWARP device is not reset: destroy it and create another",
-            Self::Drain => "a queue pair of an iWARP device does not drain its sends: poll until they have come out",
+            Self::Reset => "a queue pair of an iWARP device cannot be reset: destroy it and create another",
+            Self::Drain => {
+                "a queue pair of an iWARP device cannot drain its send queue: poll until all sends have completed"
+            }
             Self::OtherTransports => "this is an iWARP device, which has reliable connections only: see `reliable`",
             Self::Immediates => "this is an iWARP device, which carries no immediates: put the number into the message",
-            Self::Atomics => "this is an iWARP device, which has no atomics: let the owner of the memory do them",
+            Self::Atomics => {
+                "this is an iWARP device, which has no atomics: let the program that owns the memory change it"
+            }
         }
     }
 }

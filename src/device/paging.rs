@@ -86,7 +86,7 @@ impl fmt::Debug for OnDemandPaging {
 }
 
 impl Context {
-    /// What the device can do on memory that is paged in on demand.
+    /// The operations that the device can do on memory that is paged in on demand.
     ///
     /// `ibv_query_device_ex(3)`, `odp_caps`.
     ///

@@ -45,7 +45,7 @@ pub enum LinkLayer {
     Unspecified,
 }
 
-/// What a GID means on the wire.
+/// The meaning of a GID on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[doc(alias = "ibv_gid_type")]
@@ -69,7 +69,7 @@ pub enum GidKind {
 pub struct GidEntry {
     /// The address.
     pub gid: Gid,
-    /// What it means on the wire.
+    /// Its meaning on the wire.
     pub kind: GidKind,
     /// The index of the network interface that it belongs to (`if_indextoname(3)`); 0 if there is none.
     pub interface: u32,
@@ -105,7 +105,7 @@ impl GidEntry {
 
 impl fmt::Display for GidEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}, row {}", self.gid, self.kind, self.index)?;
+        write!(f, "{} ({}, index {}", self.gid, self.kind, self.index)?;
         match self.interface_name() {
             Some(name) => write!(f, ", {name})"),
             None => f.write_str(")"),
@@ -199,8 +199,7 @@ fn list(entries: &[GidEntry]) -> String {
 /// A port as it was when it was queried, and the GID by which peers will reach it.
 ///
 /// The default GID is chosen by its kind: RoCE v2 over IPv4 if the port has one, else RoCE v2 over IPv6, else
-/// InfiniBand.
-/// [`with_gid`](Self::with_gid) chooses another.
+/// InfiniBand. [`with_gid`](Self::with_gid) chooses another.
 #[derive(Clone)]
 #[doc(alias = "ibv_port_attr")]
 pub struct Port {
@@ -301,7 +300,7 @@ impl Port {
 
     /// The greatest MTU that its link carries now.
     pub fn active_mtu(&self) -> Mtu {
-        // The unknown code of a newer device: every link carries the smallest MTU.
+        // If a newer device reports an unknown code, this is the smallest MTU, which every link carries.
         Mtu::from_code(self.attributes.active_mtu.0).unwrap_or(Mtu::Bytes256)
     }
 

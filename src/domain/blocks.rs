@@ -1,6 +1,6 @@
 //! The memory of ledgers. Blocks of one length lie side by side, in the order in which they were taken (unless some
 //! were given back in between). A program that goes through many queue pairs touches their ledgers at a constant
-//! distance, which the processor recognises, so that it fetches the next ledger ahead.
+//! distance. The processor recognises that, and fetches the next ledger in advance.
 //!
 //! Memory for blocks of one length goes back to the heap when none of them is taken any more. There are few lengths,
 //! since depths are rounded to powers of two.
@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 #[repr(align(64))]
 pub(crate) struct Line(#[expect(dead_code, reason = "never as such")] [u8; 64]);
 
-/// The length of a chunk at most, unless one block is longer. Under tools that watch for use after free, each block has
-/// a chunk of its own.
+/// The greatest length of a chunk, unless one block is longer. Under tools that detect use after free, each block has a
+/// chunk of its own.
 const CHUNK_LINES: usize = if cfg!(any(miri, loom, asan)) { 1 } else { 1024 };
 
 /// The blocks of a protection domain.
@@ -28,15 +28,15 @@ pub(crate) struct Blocks(Mutex<Vec<Shelf>>);
 /// The blocks of one length.
 #[derive(Debug)]
 struct Shelf {
-    /// How long, in lines.
+    /// The length of a block, in lines.
     lines: usize,
-    /// The blocks that nobody has taken, each with its index. The last is taken next. The capacity is that of all
-    /// blocks, so that giving back does not allocate.
+    /// The blocks that nobody has taken, each with its index. The last one is taken next. The capacity is the number of
+    /// all blocks, so that giving a block back does not allocate.
     free: Vec<(ObjectPtr<Line>, u32)>,
     /// # Invariants
     ///
-    /// 0. The first line of each holds a [`Header`], and the blocks follow it. The lines are used by pointers only: the
-    ///    `Arc` never lends them as a slice, so it claims none of them.
+    /// 0. The first line of each chunk holds a [`Header`], and the blocks follow it. The lines are used through
+    ///    pointers only: the `Arc` never lends them as a slice, so it claims none of them.
     chunks: Vec<Arc<[MaybeUninit<Line>]>>,
     /// How many blocks there are in all chunks.
     blocks: usize,
@@ -46,7 +46,7 @@ struct Shelf {
 struct Header {
     /// # Invariants
     ///
-    /// 0. From [`Arc::as_ptr`]. Each block that is taken owns a reference to the pool.
+    /// 0. The pointer came from [`Arc::as_ptr`]. Each block that is taken owns a reference to the pool.
     pool: *const Blocks,
     /// 1. How many blocks the chunk has.
     blocks: u32,
@@ -65,7 +65,7 @@ impl Blocks {
         lock(&self.0)
     }
 
-    /// Takes a block of this many lines, one at least. Its content is not defined.
+    /// Takes a block of this many lines, at least one. Its content is undefined.
     pub(crate) fn take(self: &Arc<Self>, lines: usize) -> Block {
         let mut shelves = self.shelves();
         let at = shelves.iter().position(|shelf| shelf.lines == lines).unwrap_or_else(|| {
@@ -80,7 +80,7 @@ impl Blocks {
                 None => shelf.grow(Arc::as_ptr(self)),
             }
         };
-        // The block's own reference (header 0).
+        // The block owns this reference (header 0).
         mem::forget(Arc::clone(self));
         block
     }
@@ -95,7 +95,7 @@ impl Blocks {
         let first = block.at.as_ptr().wrapping_sub(1 + block.index as usize * lines);
         // SAFETY: the first line of a chunk holds a header (shelf 0).
         let Header { pool, blocks } = unsafe { first.cast::<Header>().read() };
-        // SAFETY: the block owns a reference (header 0), which ends here.
+        // SAFETY: the block owns a reference to the pool (header 0), which ends here.
         let pool = unsafe { Arc::from_raw(pool) };
         let mut shelves = pool.shelves();
         let Some(at) = shelves.iter().position(|shelf| shelf.lines == lines) else { return };
@@ -132,7 +132,7 @@ impl Shelf {
         }));
     }
 
-    /// Frees the chunk that begins with this line. Its one block is neither taken nor free.
+    /// Frees the chunk that begins with this line. The only block of the chunk is neither taken nor in `free`.
     fn remove(&mut self, first: *const Line) {
         if let Some(at) = self.chunks.iter().position(|chunk| Arc::as_ptr(chunk).cast() == first) {
             self.blocks -= 1;
@@ -171,7 +171,7 @@ mod tests {
         }
         assert!(neighbours > rounds * 9 / 10 || CHUNK_LINES == 1, "{neighbours}");
         for (block, length) in taken {
-            // SAFETY: taken with this length, and not used any more.
+            // SAFETY: the block was taken with this length, and is not used any more.
             unsafe { Blocks::give_back(block, length) };
         }
         assert_eq!((pool.shelves().len(), Arc::strong_count(&pool)), (0, 1), "all freed");
@@ -181,19 +181,19 @@ mod tests {
     fn what_was_given_back_is_taken_again() {
         let pool = Arc::<Blocks>::default();
         let blocks = [(); 5].map(|()| pool.take(2));
-        // SAFETY: taken with this length, and not used any more.
+        // SAFETY: the block was taken with this length, and is not used any more.
         unsafe { Blocks::give_back(blocks[3], 2) };
         let again = pool.take(2);
         assert!(again.at == blocks[3].at || CHUNK_LINES == 1);
         let blocks_of_all = pool.shelves()[0].blocks;
         for _ in 0..100 {
             let block = pool.take(2);
-            // SAFETY: taken with this length, and not used any more.
+            // SAFETY: the block was taken with this length, and is not used any more.
             unsafe { Blocks::give_back(block, 2) };
         }
         assert_eq!(pool.shelves()[0].blocks, blocks_of_all);
         for block in [blocks[0], blocks[1], blocks[2], again, blocks[4]] {
-            // SAFETY: taken with this length, and not used any more.
+            // SAFETY: the block was taken with this length, and is not used any more.
             unsafe { Blocks::give_back(block, 2) };
         }
     }
@@ -206,9 +206,9 @@ mod tests {
         drop(pool);
         let giving = std::thread::spawn(move || drop(other));
         for (block, length) in blocks {
-            // SAFETY: this test's, and long enough.
+            // SAFETY: the block belongs to this test, and is longer than a `u64`.
             unsafe { block.at.cast::<u64>().write(7) };
-            // SAFETY: taken with this length, and not used any more.
+            // SAFETY: the block was taken with this length, and is not used any more.
             unsafe { Blocks::give_back(block, length) };
         }
         giving.join().unwrap();
@@ -230,9 +230,9 @@ mod tests {
                     let block = pool.take(length);
                     let number = block.at.addr().get();
                     for line in [0, length - 1] {
-                        // SAFETY: this test's, and long enough.
+                        // SAFETY: the block belongs to this test, and has this many lines.
                         let at = unsafe { block.at.add(line) };
-                        // SAFETY: a line of this test's block.
+                        // SAFETY: the line belongs to this test.
                         unsafe { at.cast().write(number) };
                     }
                     taken.lock().unwrap().push((block.at.expose_provenance(), block.index, length));
@@ -243,10 +243,10 @@ mod tests {
                 for line in [0, length - 1] {
                     // SAFETY: the block has this many lines.
                     let at = unsafe { block.at.add(line) };
-                    // SAFETY: written by the thread that took the block.
+                    // SAFETY: the thread that took the block has written the line.
                     assert_eq!(unsafe { at.cast::<usize>().read() }, address.get());
                 }
-                // SAFETY: taken with this length, and not used any more.
+                // SAFETY: the block was taken with this length, and is not used any more.
                 unsafe { Blocks::give_back(block, length) };
             }
         };
@@ -255,7 +255,7 @@ mod tests {
             (0..3).for_each(|seed| drop(scope.spawn(move || go(seed))));
         });
         for (address, index, length) in taken.into_inner().unwrap() {
-            // SAFETY: taken with this length, and not used any more.
+            // SAFETY: the block was taken with this length, and is not used any more.
             unsafe { Blocks::give_back(Block { at: NonNull::with_exposed_provenance(address), index }, length) };
         }
         assert_eq!((pool.shelves().len(), Arc::strong_count(&pool)), (0, 1));

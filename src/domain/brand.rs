@@ -45,7 +45,7 @@ pub(crate) type Branded<B> = PhantomData<fn(B) -> B>;
 ///
 /// # Rules
 ///
-/// Each is kept by the compiler; programs that break them are in `ui-tests/domain`.
+/// The compiler enforces each of them; programs that break them are in `ui-tests/domain`.
 ///
 /// - D1: memory is posted to queue pairs of its own protection domain only.
 /// - D2: a queue pair completes on completion queues of its own domain.
@@ -157,8 +157,7 @@ impl Brand for Checked {
 /// takes a `Named + Brand`, as [`Context::named_domain`](crate::Context::named_domain) does. All other functions take
 /// any [`Brand`].
 ///
-/// An implementation by hand is of no more use than the macro: a registry decides at run time which domain has the
-/// name.
+/// An implementation by hand has no advantage over the macro: a registry decides at run time which domain has the name.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not the name of a protection domain",
     label = "not a name",
@@ -170,14 +169,14 @@ pub trait Named: 'static + Sized {
     const NAME: &'static str;
 }
 
-// Not for `Brand` itself: then the compiler would tell a function that forgot `B: Brand` to ask for `B: Named`, which
-// `Scoped` and `Checked` are not.
+// This is not for `Brand` itself: the compiler would then tell a function that forgot `B: Brand` to ask for `B: Named`,
+// which `Scoped` and `Checked` are not.
 #[diagnostic::do_not_recommend]
 impl<N: Named> sealed::Sealed for N {}
 
 /// Declares types that name protection domains.
 ///
-/// Each stands for at most one domain of the process at a time: see
+/// Each type stands for at most one domain of the process at a time: see
 /// [`Context::named_domain`](crate::Context::named_domain).
 ///
 /// # Examples
@@ -218,7 +217,8 @@ impl Claim {
     pub(crate) fn take<N: Named>() -> Option<Self> {
         let name = TypeId::of::<N>();
         let fresh = lock(&TAKEN).insert(name);
-        // Not `then_some`: that makes a claim in any case, and its drop would free the name of another domain.
+        // `then_some` would be wrong: it makes a claim in any case, and the drop of that claim would free the name of
+        // another domain.
         fresh.then(|| Self(name))
     }
 }

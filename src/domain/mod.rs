@@ -53,7 +53,7 @@ pub enum NamedDomainError {
     /// Another domain of this process has the name, or had it and still has objects. A name stands for one domain at a
     /// time.
     #[error(
-        "the domain name `{name}` is taken until every object of the domain that has it is dropped (see \
+        "the domain name `{name}` is in use until every object of the domain that has it is dropped (see \
          docs/failures.md#name-taken)"
     )]
     Taken {

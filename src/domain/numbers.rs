@@ -4,8 +4,8 @@ use crate::sync::lock;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-/// The numbers of one domain. The next user of a number goes on counting where the last one ended, so that no work id
-/// comes twice.
+/// The numbers of one domain. The next user of a number continues the count of the last one, so that no work id is used
+/// twice.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers(Mutex<Table>);
 

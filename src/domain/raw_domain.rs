@@ -11,7 +11,8 @@ use std::{mem, ptr, ptr::NonNull, sync::Arc};
 
 /// An owned protection domain, which all objects of the domain share. Dropping it frees the domain.
 pub(crate) struct DomainInner {
-    /// The device's domain. What is made in the domain holds it too, but not beyond its own reference to this.
+    /// The device's domain. The handles of objects in the domain hold it too, but each of them ends before its object's
+    /// reference to this.
     handle: Arc<handles::Domain>,
     /// The name of the domain, which becomes free only after the device has freed the domain.
     claim: Option<Claim>,
@@ -22,7 +23,7 @@ pub(crate) struct DomainInner {
     pub(crate) context: Arc<ContextInner>,
 }
 
-/// Names a domain as long as an object of it lives.
+/// The name of a domain, unique while an object of the domain lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(unnameable_types, reason = "in a sealed trait")]
 pub struct DomainId(usize);
@@ -64,7 +65,7 @@ impl DomainInner {
 
 impl Drop for DomainInner {
     fn drop(&mut self) {
-        // Objects of the domain hold a reference to this, so none is left.
+        // No object of the domain is left: each one holds a reference to this.
         if let Err(error) = handles::Domain::end_shared(&mut self.handle, "ibv_dealloc_pd") {
             // The device still has the domain, so its name stays taken and its device open.
             mem::forget(self.claim.take());

@@ -2,14 +2,14 @@
 //!
 //! A [`MemoryRegion<B, A>`](crate::MemoryRegion) has its rights in `A`. `A` is one of seven presets, from [`LocalRead`]
 //! to [`RemoteAll`], or a preset with an option around it: [`RelaxedOrdering`], [`OnDemand`], [`ZeroBased`],
-//! [`Windowed`]. Traits such as [`PeerMayWrite`] say what a preset allows, and functions ask for them. So memory
-//! without the right does not fit where the right is needed, and the compiler says so.
+//! [`Windowed`]. Traits such as [`PeerMayWrite`] say what a preset allows, and functions have them as bounds. So the
+//! compiler refuses memory without the right where the right is needed.
 //!
 //! ```
 //! use interlock::access::PeerMayRead;
 //! use interlock::{Context, RemoteRead, RemoteRegion};
 //!
-//! /// Any grant that lets us read.
+//! /// Takes any grant that lets us read.
 //! fn bytes_of<A: PeerMayRead>(grant: &RemoteRegion<A>) -> u64 {
 //!     grant.len()
 //! }

@@ -1,12 +1,13 @@
 //! Errors: one type for each decision that a caller can take.
 //!
-//! An error that took an object gives it back: [`PostError`] the request with its buffer, [`TransitionError`] the pair,
-//! [`RegisterError`] the memory, [`DestroyError`] the pair. Errors that hold an object have a method `into_cause`,
-//! which drops the object and gives an error that can leave a [scoped domain](crate::Context::with_domain). A request
-//! that was posted and failed is not here: it is a [`Failure`](crate::Failure), with its [`Status`](crate::Status).
+//! An error of a call that took an object gives the object back: [`PostError`] the request with its buffer,
+//! [`TransitionError`] the pair, [`RegisterError`] the memory, [`DestroyError`] the pair. Errors that hold an object
+//! have a method `into_cause`, which drops the object and gives an error that can leave a [scoped
+//! domain](crate::Context::with_domain). A request that was posted and failed is reported by a
+//! [`Failure`](crate::Failure) instead, with its [`Status`](crate::Status).
 //!
-//! The text of an error says what to do. If `docs/failures.md` has more about it, the text ends in the heading to read
-//! there: `see docs/failures.md#retry-exceeded`.
+//! The text of an error says what to do. If `docs/failures.md` says more, the text ends with the anchor of the section
+//! to read there: `see docs/failures.md#retry-exceeded`.
 //!
 //! ```
 //! use interlock::error::PostError;

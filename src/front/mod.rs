@@ -1,4 +1,4 @@
-//! Public modules whose types come from several internal modules: each gathers the types of one subject.
+//! Public modules that gather the types of one subject from several internal modules.
 
 pub mod access;
 pub mod attributes;

@@ -1,9 +1,9 @@
-//! Numbers that verbs take, as types: each is checked against its range when it is made.
+//! The numbers that verbs take, as types. Each is checked against its range when it is made.
 //!
 //! Queue pair numbers and packet sequence numbers have 24 bits, retry counts go from 0 to 7, timeouts are exponents. C
 //! takes plain integers, and the device ignores or refuses a number that is out of range. Here each number has a type,
-//! whose `new` refuses such a number with [`OutOfRange`](crate::error::OutOfRange). [`Lkey`] and [`Rkey`] are the keys
-//! of registered memory.
+//! whose `new` refuses a value out of range with [`OutOfRange`](crate::error::OutOfRange). [`Lkey`] and [`Rkey`] are
+//! the keys of registered memory.
 //!
 //! ```
 //! use interlock::number::{AckTimeout, RetryCount};

@@ -1,7 +1,7 @@
 //! Work requests: the operations that a program posts, and their memory.
 //!
-//! [`QueuePair::post_send`](crate::QueuePair::post_send) and its siblings post one request of the usual form. Every
-//! other request is a [`WorkRequest`] made here and given to [`QueuePair::post`](crate::QueuePair::post): unsignalled,
+//! [`QueuePair::post_send`](crate::QueuePair::post_send) and its siblings post one request of the usual form. For any
+//! other form, make a [`WorkRequest`] and give it to [`QueuePair::post`](crate::QueuePair::post): unsignalled,
 //! solicited, fenced or inline, with an immediate, or with a list of buffers. A [`Batch`] posts many with one doorbell.
 //! Each post returns a [`WorkId`], which the completion carries too. The kinds ([`Send`], [`Write`], ...) are types, so
 //! that a pair takes only requests that its transport carries.

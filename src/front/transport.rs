@@ -1,4 +1,4 @@
-//! Transports of a queue pair, as types: what each carries.
+//! Transports of a queue pair, as types.
 //!
 //! | type | delivers | carries |
 //! |---|---|---|
@@ -7,8 +7,8 @@
 //! | [`UnreliableDatagram`] | each by itself, or not at all | sends of one packet, to any peer |
 //! | [`OnShared<T>`](OnShared) | as `T` | as `T`; receives from a [shared receive queue](crate::shared) |
 //!
-//! [`Carries<K>`](Carries) says which kinds of [request](crate::request) a transport has: a read on an unreliable
-//! connection does not compile.
+//! [`Carries<K>`](Carries) says which kinds of [request](crate::request) a transport carries. So a read on an
+//! unreliable connection does not compile.
 //!
 //! ```
 //! use interlock::request::Read;

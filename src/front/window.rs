@@ -4,7 +4,7 @@
 //! other requests and needs no registration. A [`BoundWindow`] grants access to exactly those bytes until it is
 //! revoked. If the provider ends windows reliably ([`Promises`](crate::device::Promises)), revoking it gives the memory
 //! back. Windows of [`Type1`] belong to the domain, those of [`Type2`] to one queue pair. On other providers, or for
-//! whole regions, a [`Lease`](crate::memory::Lease) does the same by registration.
+//! whole regions, a [`Lease`](crate::memory::Lease) grants access by registration instead.
 //!
 //! ```
 //! use interlock::window::{Type1, Window};

@@ -4,15 +4,15 @@ use super::{PostError, PostedMemory};
 use crate::verb_error::VerbError;
 use std::{error, fmt};
 
-/// A batch of which not all requests were posted. The memory that the device certainly does not have comes back.
+/// Not all requests of a batch were posted. The error gives back the memory that the device certainly does not have.
 pub struct BatchError<B, R> {
     /// How many requests were posted before the one that was refused.
     pub posted: usize,
     /// The memory of the refused request and of the requests after it, in the order of posting.
     pub refused: Vec<PostedMemory<B>>,
-    /// How many requests the device may have: the provider did not say which request it refused. Their memory comes
-    /// back with completions, or after the pair was reset or destroyed; the pair is broken. 0 if `refused` is not
-    /// empty.
+    /// How many requests the device may or may not have, because the provider did not say which request it refused.
+    /// Their memory comes back with completions, or after the pair was reset or destroyed. The pair is broken. This is
+    /// 0 if `refused` is not empty.
     pub uncertain: usize,
     /// What the provider answered.
     pub source: VerbError,
@@ -38,8 +38,8 @@ impl fmt::Display for BatchCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { posted, refused, uncertain, .. } = self;
         match uncertain {
-            0 => write!(f, "the provider refused {refused} requests of a batch after {posted}"),
-            _ => write!(f, "the provider failed with {uncertain} requests of a batch possibly posted after {posted}"),
+            0 => write!(f, "the provider posted {posted} requests of a batch and refused {refused}"),
+            _ => write!(f, "the provider failed: it posted {posted} requests of a batch, and perhaps {uncertain} more"),
         }
     }
 }
@@ -96,12 +96,12 @@ impl<B, R> error::Error for BatchError<B, R> {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum PostAllError<B, R> {
-    /// A request cannot be posted, and comes back. The requests before it are posted: the next request that makes a
-    /// completion retires them.
+    /// A request cannot be posted, and comes back. The requests before it are posted. The next signalled request of the
+    /// queue retires them.
     #[error(transparent)]
     Stopped(Box<PostError<R>>),
-    /// The provider refused requests, or failed. The `result` inside says how many requests were added; or it gives
-    /// back a request that was not added, because it cannot be posted or because it came after the failure.
+    /// The provider refused requests, or failed. The `result` inside is the number of requests that were added; or a
+    /// request that was not added, because it cannot be posted or because it came after the failure.
     #[error(transparent)]
     Failed(Box<BatchError<B, Result<usize, PostError<R>>>>),
 }

@@ -1,16 +1,16 @@
-//! Room for one value that goes from one owner to another.
+//! A cell for one value that changes owners.
 #![allow(unsafe_code, reason = "moves values in and out of memory that several parties see")]
 
 use crate::sync::UnsafeCell;
 use core::mem::MaybeUninit;
 
-/// Room for one value. At any time one party owns the cell; the counters of a ledger, or the states of a slab, say
-/// which. A value that is in the cell at its end is leaked.
+/// A cell for one value. At any time one party owns the cell: the counters of a ledger, or the states of a slab, say
+/// which. If a value is in the cell when the cell is dropped, the value is leaked.
 #[repr(transparent)]
 pub(super) struct Cell<T>(UnsafeCell<MaybeUninit<T>>);
 
-// SAFETY: shared access reaches the value by `put` and `take` only, whose caller owns the cell. The value may change
-// threads so, and is `Send`.
+// SAFETY: shared access reaches the value only through `put` and `take`, whose callers own the cell. So the value may
+// move to another thread, which `T: Send` allows.
 unsafe impl<T: Send> Sync for Cell<T> {}
 
 impl<T> Cell<T> {
@@ -18,29 +18,31 @@ impl<T> Cell<T> {
         Self(UnsafeCell::new(MaybeUninit::uninit()))
     }
 
-    /// Moves a value in.
+    /// Moves a value into the cell.
     ///
     /// # Safety
     ///
-    /// The cell is the caller's, and is empty. (A value that it holds would be leaked.)
+    /// The caller owns the cell, and the cell is empty. (A value in it would be leaked.)
     #[inline(always)]
     pub(super) unsafe fn put(&self, value: T) {
-        // SAFETY: nobody else uses the cell (caller); `MaybeUninit<T>` and `T` have one layout.
+        // SAFETY: the caller owns the cell, so nobody else uses it; `MaybeUninit<T>` and `T` have the same layout.
         self.0.with_mut(|cell| unsafe { cell.cast::<T>().write(value) });
     }
 
-    /// Moves the value out.
+    /// Moves the value out of the cell.
     ///
     /// # Safety
     ///
-    /// The cell is the caller's, and holds a value. Whoever takes the value a second time uses only one of the two.
+    /// The caller owns the cell, and the cell holds a value. If the value is taken twice, only one of the two copies is
+    /// used.
     #[inline(always)]
     pub(super) unsafe fn take(&self) -> T {
-        // SAFETY: nobody else uses the cell, which holds a value (caller); `MaybeUninit<T>` and `T` have one layout.
+        // SAFETY: the caller owns the cell, so nobody else uses it. The cell holds a value (caller); `MaybeUninit<T>`
+        // and `T` have the same layout.
         self.0.with_mut(|cell| unsafe { cell.cast::<T>().read() })
     }
 
-    /// Lets a model see that the cell has no user any more.
+    /// Tells loom that nobody uses the cell any more.
     #[cfg(loom)]
     pub(super) fn end(&self) {
         self.0.with_mut(|_| ());

@@ -1,21 +1,21 @@
-//! Values whose end consumes them.
+//! Values whose last step consumes them.
 #![allow(unsafe_code, reason = "moves a value out in its drop")]
 
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 
-/// What is to be done with a value in the end.
+/// A value whose last step consumes it.
 pub(crate) trait Finish {
     fn finish(self);
 }
 
 /// A value that is [finished](Finish::finish) when this is dropped, unless it was taken out before.
 ///
-/// `Drop` has no more than `&mut self`, from which nothing can be moved out.
+/// (`Drop::drop` gets only `&mut self`, from which no value can be moved out.)
 pub(crate) struct FinishOnDrop<T: Finish>(
     /// # Invariants
     ///
-    /// 0. Holds a value, which `into_inner` and `drop` move out. Nothing uses it afterwards.
+    /// 0. Holds a value until `into_inner` or `drop` moves it out. Nothing uses it afterwards.
     ManuallyDrop<T>,
 );
 
@@ -25,11 +25,11 @@ impl<T: Finish> FinishOnDrop<T> {
         Self(ManuallyDrop::new(value))
     }
 
-    /// The value, which is not finished any more.
+    /// Takes the value out. It is then not finished by this.
     #[inline(always)]
     pub(crate) fn into_inner(self) -> T {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: there is a value (0), and `this` is neither used again nor dropped.
+        // SAFETY: `this` holds a value (0), and is neither used again nor dropped.
         unsafe { ManuallyDrop::take(&mut this.0) }
     }
 }
@@ -37,7 +37,7 @@ impl<T: Finish> FinishOnDrop<T> {
 impl<T: Finish> Drop for FinishOnDrop<T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: there is a value (0), and nothing is used after its drop.
+        // SAFETY: `self` holds a value (0), and is not used after this drop.
         unsafe { ManuallyDrop::take(&mut self.0) }.finish();
     }
 }

@@ -3,24 +3,26 @@
 
 use std::{mem, ptr};
 
-/// Takes items out of a vector from the front. The others stay in the vector, also when the program's code panics.
+/// Takes items out of a vector from the front. When this is dropped, also by a panic, the items that are left are in
+/// the vector again.
 pub(super) struct Items<'v, X> {
     /// # Invariants
     ///
-    /// 0. Of length 0. The items from `next` to `end` in its memory belong to this.
+    /// 0. The vector has length 0. The items from `next` to before `end`, in its memory, belong to this.
     vector: &'v mut Vec<X>,
     next: *const X,
     end: *const X,
 }
 
 impl<'v, X> Items<'v, X> {
-    /// From one item to the next, in bytes. Items without a size are told apart by addresses one byte apart.
+    /// The distance from one item to the next, in bytes. Items of size 0 get addresses one byte apart, to tell them
+    /// apart.
     const STEP: usize = if mem::size_of::<X>() == 0 { 1 } else { mem::size_of::<X>() };
 
     #[inline(always)]
     pub(super) fn new(vector: &'v mut Vec<X>) -> Self {
         let len = vector.len();
-        // SAFETY: 0 is at most the length; the items belong to this until it is dropped.
+        // SAFETY: 0 is at most the capacity, and this owns the items until it is dropped.
         unsafe { vector.set_len(0) };
         let next = vector.as_ptr();
         Self { end: next.wrapping_byte_add(len * Self::STEP), next, vector }
@@ -35,7 +37,7 @@ impl<'v, X> Items<'v, X> {
     /// How many items are left.
     #[inline(always)]
     pub(super) fn left(&self) -> usize {
-        // Wraps: of items without a size there may be more than there are addresses after the first.
+        // The subtraction wraps around: of items of size 0 there may be more than there are addresses after the first.
         self.end.addr().wrapping_sub(self.next.addr()) / Self::STEP
     }
 
@@ -50,10 +52,10 @@ impl<'v, X> Items<'v, X> {
     #[inline(never)]
     fn put_back(vector: &mut Vec<X>, next: *const X, left: usize) {
         if mem::size_of::<X>() != 0 {
-            // SAFETY: both in the memory of the vector (0).
+            // SAFETY: `left` items start at `next`, and both places are in the memory of the vector (0).
             unsafe { ptr::copy(next, vector.as_mut_ptr(), left) };
         }
-        // SAFETY: so many items are there, and belong to nobody else (0).
+        // SAFETY: the vector's memory starts with `left` items, which belong to nobody else (0).
         unsafe { vector.set_len(left) };
     }
 }
@@ -67,12 +69,12 @@ impl<X> Drop for Items<'_, X> {
     }
 }
 
-/// Some of the [`Items`], the first ones.
+/// The first of the [`Items`].
 pub(super) struct First<'i, 'v, X> {
     items: &'i mut Items<'v, X>,
     /// # Invariants
     ///
-    /// 0. From the `next` of `items` up to their `end`.
+    /// 0. From the `next` of `items` up to their `end`, both included.
     end: *const X,
 }
 
@@ -85,8 +87,8 @@ impl<X> First<'_, '_, X> {
         }
         self.items.next = next.wrapping_byte_add(Items::<X>::STEP);
         let item = if mem::size_of::<X>() == 0 { ptr::dangling() } else { next };
-        // SAFETY: before the end of the items (0), so it is one of them, which belongs to `items` and was not taken
-        // yet.
+        // SAFETY: `next` is before the end of the items (0), so it points to an item that belongs to `items` and was
+        // not taken yet.
         Some(unsafe { item.read() })
     }
 }

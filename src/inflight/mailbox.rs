@@ -5,7 +5,8 @@ use crate::sync::{AtomicBool, Mutex, Ordering, lock};
 /// Messages to the poller. Sending takes a lock; checking for messages is one atomic load.
 #[derive(Debug)]
 pub(crate) struct Mailbox<M> {
-    /// Set after a message was put in, and cleared before the messages are taken. So the poller never misses a message.
+    /// Set after a message was put in, and cleared before the messages are taken, so that the poller never misses a
+    /// message.
     flag: AtomicBool,
     messages: Mutex<Vec<M>>,
 }
@@ -71,7 +72,7 @@ mod models {
             }
             sending.join().unwrap();
             assert_eq!(seen, [1, 2]);
-            // The flag may have been set after its message was already taken. Then the poller looks once in vain.
+            // The flag may have been set after its message was already taken. Then the next `take` finds nothing.
             assert!(mailbox.take().is_empty());
         });
     }
@@ -100,8 +101,8 @@ mod models {
                 let destroyed_before = mailbox.is_flagged() && !mailbox.take().is_empty();
                 // ... and the poll finds the queue empty, then no completion of that pair is left.
                 if completions.load(Ordering::Acquire) > polled {
-                    let (value, ahead) = retirer.retire(u64::from(polled) * STEP).unwrap();
-                    assert_eq!(ahead, 0);
+                    let (value, before) = retirer.retire(u64::from(polled) * STEP).unwrap();
+                    assert_eq!(before, 0);
                     out.push(value);
                     polled += 1;
                 }

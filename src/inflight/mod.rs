@@ -1,7 +1,6 @@
-//! What posting and polling share, and neither owns: the ledgers of requests in flight, the mailbox between the two
-//! sides, and the owned handles of the device's objects.
+//! The parts that posting and polling share: the ledgers of requests in flight, the mailbox between the two sides, and
+//! the owned handles of the device's objects.
 
-mod ahead;
 mod batch_error;
 mod cell;
 pub(crate) mod entry;
@@ -13,6 +12,7 @@ mod mailbox;
 mod operation;
 mod pair_status;
 mod peers;
+mod pending_posts;
 mod polling_lock;
 mod post_all;
 mod post_error;
@@ -64,10 +64,10 @@ pub use status::{FaultSide, Status};
 pub use work_id::WorkId;
 pub(crate) use work_id::{MAX_SHARED, MAX_SLOTS, QueueKey, QueueKind};
 
-/// The bytes of routing header in front of each datagram that is received.
+/// The length of the routing header in front of each datagram that is received.
 pub(crate) const HEADER_BYTES: usize = 40;
 
-/// Marks the branch in which it is called as unlikely. The call itself leaves no code.
+/// Marks the branch that calls it as unlikely. The call itself leaves no code.
 #[cold]
 #[inline(never)]
 pub(crate) fn unlikely() {}

@@ -1,4 +1,4 @@
-//! What both posting and polling know of a queue pair: whether it takes posts, and its first failure.
+//! The state of a queue pair that posting and polling share: whether it takes posts, and its first failure.
 
 use super::Status;
 use crate::domain::DomainId;
@@ -9,8 +9,8 @@ use crate::sync::{AtomicU32, Ordering};
 use crate::sys;
 use std::sync::Arc;
 
-/// The state that the posting side of a pair and its pollers share, besides the ledgers. Both queues of a pair share
-/// one.
+/// The state that the posting side of a pair shares with its pollers, besides the ledgers. A pair has one, for both of
+/// its queues.
 pub(crate) struct PairStatus {
     /// The flags of the send queue and of the receive queue. `BROKEN`: the poller has seen a failure, and posts to this
     /// queue are refused. `POISONED`: the device may have requests that the library cannot account for, and posts are
@@ -24,14 +24,14 @@ pub(crate) struct PairStatus {
     /// Whether the transport is UC or UD, where a failed send stops only the sends.
     unreliable: bool,
     pub(crate) domain: DomainId,
-    /// If the provider refuses a request and `bad_wr` names it, whether that request is certainly not queued.
+    /// Whether a request is certainly not queued if the provider refuses it and names it in `bad_wr`.
     pub(crate) refusal_is_sure: bool,
 }
 
 const BROKEN: u32 = 1;
 const IN_SESSIONS: u32 = 2;
 const POISONED: u32 = 4;
-/// The pair is destroyed, or about to be: unlike the others, this flag is never cleared.
+/// The pair is destroyed, or is about to be. Unlike the other flags, this one is never cleared.
 pub(super) const ENDED: u32 = 8;
 
 /// Whether a queue with these flags refuses posts.
@@ -55,8 +55,8 @@ impl PairStatus {
         Arc::new(Self { detours, failed_send, failed, qpn, unreliable, domain, refusal_is_sure })
     }
 
-    /// The status of the pair after a reset. The work queues get new flags.
-    pub(crate) fn anew(&self, detours: [Detour<Entry>; 2]) -> Arc<Self> {
+    /// The status of the pair after a reset. Its work queues have new ledgers, and so new flags.
+    pub(crate) fn after_reset(&self, detours: [Detour<Entry>; 2]) -> Arc<Self> {
         let Self { qpn, unreliable, domain, refusal_is_sure, .. } = *self;
         for (old, new) in self.detours.iter().zip(&detours) {
             new.set(old.bits() & IN_SESSIONS);
@@ -74,7 +74,7 @@ impl PairStatus {
         self.detours.iter().for_each(|detour| detour.set(POISONED));
     }
 
-    /// Whether only a reset helps, or nothing.
+    /// Whether the pair takes no posts until it is reset, or none at all any more.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.of(QueueKind::Send).bits() & (POISONED | ENDED) != 0
     }
@@ -90,8 +90,8 @@ impl PairStatus {
         if side == QueueKind::Send { send } else { receive }
     }
 
-    /// Marks both queues as broken, the receives first: [`renew_sends`](Self::renew_sends) checks the receives last, so
-    /// it cannot undo this.
+    /// Marks both queues as broken, the receive queue first: [`renew_sends`](Self::renew_sends) checks the receive
+    /// queue last, so it cannot undo this.
     fn break_all(&self) {
         [QueueKind::Receive, QueueKind::Send].into_iter().for_each(|side| self.of(side).set(BROKEN));
     }
@@ -112,7 +112,7 @@ impl PairStatus {
         of_sends.or_else(|| kept(&self.failed))
     }
 
-    /// Records that a request of this queue has failed, and returns the first failure from before.
+    /// Records that a request of this queue has failed. Returns the first failure that was known before, if any.
     #[cold]
     pub(crate) fn note_failure(&self, side: QueueKind, failed: Status) -> Option<Status> {
         let first = self.first_failure_of(side);
@@ -132,7 +132,7 @@ impl PairStatus {
         first
     }
 
-    /// Forgets all failures, for a reset with nothing in flight.
+    /// Forgets all failures. For a reset with nothing in flight.
     pub(crate) fn renew(&self) {
         [&self.failed_send, &self.failed].into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.detours.iter().for_each(|detour| detour.clear(BROKEN | POISONED));

@@ -1,4 +1,4 @@
-//! Address handles, and those that datagrams in flight use.
+//! Address handles, and a list of those that datagrams in flight use.
 #![forbid(unsafe_code)]
 
 use super::work_id::WorkId;
@@ -40,35 +40,36 @@ impl Drop for AhInner {
     }
 }
 
-/// Address handles by the index of the request that uses them: a power of two of them.
+/// Address handles, by the index of the request that uses them. The length is a power of two.
 type ByIndex = Box<[Option<Arc<AhInner>>]>;
 
 /// The address handles of the requests that a datagram queue may have in flight. The side that posts owns them.
 ///
-/// A handle is kept until a later request takes its place. By then the earlier request has completed, since its slot in
-/// the ledger was free. When the queue is dropped before its pair is destroyed, the handles wait with the pair, in
-/// [`Parked`].
+/// A handle is kept until a later request takes its place. By then the earlier request has completed: otherwise its
+/// slot in the ledger would not be free. If the queue is dropped before its pair is destroyed, the handles move to the
+/// pair, into [`Parked`].
 pub(crate) struct Peers {
     by_index: ByIndex,
     pair: Weak<Mutex<Vec<ByIndex>>>,
 }
 
-/// Where the address handles wait for the end of the pair, once the queue that posts to it is gone.
+/// The address handles of send queues that are gone. They are kept until the pair is destroyed.
 #[derive(Default)]
 pub(crate) struct Parked(Arc<Mutex<Vec<ByIndex>>>);
 
-/// A power of two of places, for `depth` requests at least.
+/// Empty places for at least `depth` requests. Their number is a power of two.
 fn places(depth: u32) -> ByIndex {
     (0..depth.next_power_of_two()).map(|_| None).collect()
 }
 
 impl Peers {
-    /// Those of a queue for `depth` requests, which wait with `pair` if the queue is dropped first.
+    /// The list for a queue of `depth` requests. If the queue is dropped before `pair` is destroyed, the handles move
+    /// to `pair`.
     pub(crate) fn new(depth: u32, pair: &Parked) -> Self {
         Self { by_index: places(depth), pair: Arc::downgrade(&pair.0) }
     }
 
-    /// Makes room for the requests of a ledger of this depth. The handles so far stay with the pair.
+    /// Makes room for the requests of a ledger of this depth. If the list must grow, its handles move to the pair.
     pub(crate) fn make_room(&mut self, depth: u32) {
         if self.by_index.len() < depth as usize {
             self.park(depth);
@@ -85,7 +86,7 @@ impl Peers {
 
     fn park(&mut self, depth_of_next: u32) {
         let kept = mem::replace(&mut self.by_index, places(depth_of_next));
-        // Without the pair, no request is in flight any more.
+        // If the pair is gone, no request is in flight any more, and the handles are not needed.
         if let Some(pair) = self.pair.upgrade() {
             lock(&*pair).push(kept);
         }

@@ -1,7 +1,7 @@
-//! Posting all of a vector: a batch of its items and nothing else, or one session where they all fit in one.
+//! Posting all items of a vector: as a batch of their own, or as one session if all of them fit in one.
 
-use super::ahead::Ahead;
 use super::items::Items;
+use super::pending_posts::PendingPosts;
 use super::raw_batch::{Fault, batch_in_place, run};
 use super::raw_post::SendQueue;
 use super::raw_session::Sessions;
@@ -12,13 +12,13 @@ use crate::domain::Brand;
 use crate::verb_error::VerbError;
 use std::mem;
 
-/// The answer of posting all of a vector. Two words, since the data path returns it.
+/// The result of posting all of a vector. It is two words, since the data path returns it.
 pub(crate) type PostedAll<B, R> = Result<usize, PostAllError<B, R>>;
 
-/// What a batch of all answers. The error is boxed at once, so that the batch has few words to bring back.
+/// The result of a batch of all items. The error is boxed at once, so that the batch returns few words.
 type Boxed<R> = Result<usize, Box<PostError<R>>>;
 
-/// Posts all of `items` that there is room for.
+/// Posts `items`, as many as there is room for.
 #[inline(always)]
 pub(crate) fn post_all<B: Brand, X, M: Postable<B>, K>(
     queue: &mut SendQueue,
@@ -32,8 +32,8 @@ pub(crate) fn post_all<B: Brand, X, M: Postable<B>, K>(
     answer(batch_in_place(queue, |batch| batch.post_all(items, make).map_err(boxed)))
 }
 
-/// Posts all of `items` in one session. A function of its own, so that it takes no registers from lists, and has its
-/// own for what calls must preserve.
+/// Posts all of `items` in one session. This function is not inlined: it would take registers from the code for lists,
+/// and has more callee-saved registers this way.
 #[inline(never)]
 fn all_in_session<B: Brand, X, M: Postable<B>, K>(
     queue: &mut SendQueue,
@@ -42,16 +42,16 @@ fn all_in_session<B: Brand, X, M: Postable<B>, K>(
     mut make: impl FnMut(X) -> WorkRequest<M, K>,
 ) -> PostedAll<B, WorkRequest<M, K>> {
     let count = items.len();
-    let mut ahead = Ahead::new(queue, &[]);
+    let mut pending = PendingPosts::new(queue, &[]);
     let mut items = Items::new(items);
-    // The last request is signalled, so that it may take the last slot.
-    if count.wrapping_sub(1) >= STAGED.min(ahead.room_in_row() as usize) {
-        return go_on(ahead, items, make, None);
+    // The last request is signalled, so it may take the last slot.
+    if count.wrapping_sub(1) >= STAGED.min(pending.room_in_row() as usize) {
+        return go_on(pending, items, make, None);
     }
-    let bounds = ahead.bounds();
-    let mut session = ahead.in_session(sessions);
-    // Two loops: the processor's branch history reaches back far enough to predict the end of a loop over half a stage,
-    // but not over a whole one, since the provider has branches too.
+    let bounds = pending.bounds();
+    let mut session = pending.session_writer(sessions);
+    // There are two loops for the sake of branch prediction. The branch history of the processor is long enough to
+    // predict the end of a loop over half a stage, but not over a whole one: the provider's code has branches, too.
     let mut other = session.add_some((count - 1).min(STAGED / 2), &mut items, &mut make);
     if other.is_none() {
         let rest = items.left() - 1;
@@ -60,7 +60,7 @@ fn all_in_session<B: Brand, X, M: Postable<B>, K>(
     if other.is_none()
         && let Some(last) = items.next()
     {
-        // What is in a session cannot be signalled any more, so the last is signalled before it goes in.
+        // A request in a session cannot be made a signalled one any more, so the last is signalled before it goes in.
         match make(last).signalled().plain(bounds) {
             Ok(last) => other = session.add(last, false).err().map(|last| last.into_request()),
             Err(last) => other = Some(last),
@@ -68,16 +68,16 @@ fn all_in_session<B: Brand, X, M: Postable<B>, K>(
     }
     drop(session);
     if other.is_some() {
-        return go_on(ahead, items, make, other);
+        return go_on(pending, items, make, other);
     }
     mem::forget(items);
-    match ahead.complete() {
+    match pending.complete() {
         Ok(()) => Ok(count),
-        Err(source) => Err(uncertain(&ahead, count, source)),
+        Err(source) => Err(uncertain(&pending, count, source)),
     }
 }
 
-/// The provider failed with all of the items, and may have queued any of them.
+/// Poisons the queue. The provider failed with all of the items, and may have queued any of them.
 #[cold]
 #[inline(never)]
 fn uncertain<B, R>(queue: &SendQueue, count: usize, source: VerbError) -> PostAllError<B, R> {
@@ -85,17 +85,18 @@ fn uncertain<B, R>(queue: &SendQueue, count: usize, source: VerbError) -> PostAl
     failed(Fault::uncertain(count, source).into_error(Ok(count)))
 }
 
-/// Goes on in a batch, in as many pieces as it takes, with the request `other` and then with the `items` that are left.
+/// Continues as a batch, with as many doorbells as it takes: with the request `other`, then with the `items` that are
+/// left.
 #[cold]
 #[inline(never)]
 fn go_on<B: Brand, X, M: Postable<B>, K>(
-    ahead: Ahead<'_>,
+    pending: PendingPosts<'_>,
     items: Items<'_, X>,
     make: impl FnMut(X) -> WorkRequest<M, K>,
     other: Option<WorkRequest<M, K>>,
 ) -> PostedAll<B, WorkRequest<M, K>> {
-    let first = ahead.id();
-    answer(run(first, ahead, |batch| batch.post_rest(items, make, other, first).map_err(boxed)))
+    let first = pending.id();
+    answer(run(first, pending, |batch| batch.post_rest(items, make, other, first).map_err(boxed)))
 }
 
 #[inline(always)]

@@ -5,7 +5,7 @@ use crate::inflight::{Status, WorkId};
 use crate::verb_error::VerbError;
 use std::{error, fmt};
 
-/// A request that was not posted, or that may not have been. `R` is the request that comes back.
+/// A request was not posted, or may not have been posted. `R` is the request that comes back.
 #[non_exhaustive]
 pub enum PostError<R> {
     /// The queue is full of requests in flight. Poll, then post again.
@@ -15,7 +15,7 @@ pub enum PostError<R> {
     Broken {
         /// The request.
         request: R,
-        /// The failure that broke it, if a completion reported one.
+        /// The failure that broke the pair or the queue, if a completion reported one.
         first_failure: Option<Status>,
     },
     /// The parts of the request do not fit together.
@@ -37,9 +37,9 @@ pub enum PostError<R> {
     /// ([`refusals_are_sure`](crate::device::Promises::refusals_are_sure)).
     ///
     /// The pair is broken, and the memory of the request stays with the device: it comes back with a completion, or
-    /// after the pair was reset or destroyed. Where the poller destroys pairs
-    /// ([`pairs_end_at_once`](crate::device::Promises::pairs_end_at_once) is false), it waits for this request, so
-    /// memory and pair may stay until the completion queue is dropped.
+    /// after the pair was reset or destroyed. If the poller destroys pairs
+    /// ([`pairs_end_at_once`](crate::device::Promises::pairs_end_at_once) is false), the poller first waits for this
+    /// request. So the memory and the pair may stay until the completion queue is dropped.
     Uncertain {
         /// The id of the request.
         id: WorkId,
@@ -81,7 +81,7 @@ impl<R> fmt::Display for PostError<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::QueueFull(_) => f.write_str(
-                "the work queue is full: take completions (in a scope, the results of its tickets), then post again (see \
+                "the work queue is full: take completions (in a scope, wait for its tickets), then post again (see \
                  docs/failures.md#queue-full)",
             ),
             Self::Broken { first_failure: Some(first), .. } => {
@@ -92,9 +92,9 @@ impl<R> fmt::Display for PostError<R> {
             }
             Self::Flawed { flaw, .. } => write!(f, "{flaw} (see docs/failures.md#flawed)"),
             Self::Refused { .. } => f.write_str("the provider refused the request (see docs/failures.md#refused)"),
-            Self::Uncertain { .. } => {
-                f.write_str("the provider failed with the request possibly posted (see docs/failures.md#uncertain)")
-            }
+            Self::Uncertain { .. } => f.write_str(
+                "the provider failed, and the request may have been posted (see docs/failures.md#uncertain)",
+            ),
         }
     }
 }
@@ -135,8 +135,8 @@ pub enum RequestFlaw {
     /// More bytes than there is room for: at the target (the peer's memory for a write, the buffer for a read), in a
     /// message, in a datagram (the port's MTU), or [inline](crate::Inline).
     #[error(
-        "{len_bytes} bytes are more than the {within} that fit: in the target or the buffer, in a message, in a datagram (the \
-         MTU), or inline (`Limits::inline_bytes`)"
+        "{len_bytes} bytes are more than the {within} that fit in the target or the buffer, in a message, in a datagram (the \
+         port's MTU), or inline (`Limits::inline_bytes`)"
     )]
     TooLong {
         /// How many bytes would be moved.
@@ -149,15 +149,15 @@ pub enum RequestFlaw {
     #[error("the memory or the recipient belongs to another protection domain: take it from the domain of the queue")]
     OtherDomain,
     /// More buffers in a list than the pair takes.
-    #[error("the list has {elements} buffers, and the queue pair takes {most}: see `Limits::elements`")]
+    #[error("the list has {elements} buffers, but the queue pair takes at most {most} (`Limits::elements`)")]
     TooManyElements {
-        /// How many there are.
+        /// How many buffers the list has.
         elements: usize,
         /// How many the pair takes.
         most: u32,
     },
     /// A datagram comes with a header of 40 bytes, for which the receive must have room.
-    #[error("a receive of datagrams needs at least 40 bytes, for the routing header; there are {len_bytes}")]
+    #[error("a receive for datagrams must have at least 40 bytes, for the routing header, not {len_bytes}")]
     NoRoomForHeader {
         /// How many bytes there are.
         len_bytes: u64,
@@ -165,53 +165,55 @@ pub enum RequestFlaw {
     /// A read, an atomic or an atomic write on a pair that may have none outstanding. On some devices the request would
     /// never complete.
     #[error(
-        "the queue pair was connected to have no reads and atomics outstanding: see `RtsAttributes::initiator_depth` and \
+        "the queue pair was connected with a depth of 0 for reads and atomics: see `RtsAttributes::initiator_depth` and \
          `ConnectAttributes::read_depth`"
     )]
     NoReadDepth,
-    /// The device is one for iWARP, which does not do what the request asks for.
+    /// The device is an iWARP device, which cannot do what the request asks for.
     #[error(transparent)]
     NotOnIwarp(NotOnIwarp),
     /// A receive into lent memory of 0 bytes, which was not registered.
-    #[error("a receive needs at least one byte of memory")]
+    #[error("a receive must have at least one byte of memory")]
     EmptyReceive,
     /// The queue pair was created without atomic writes.
-    #[error("the queue pair has no atomic writes: create it with `Posting::AtomicWrites`")]
+    #[error("the queue pair cannot post atomic writes: create it with `Posting::AtomicWrites`")]
     NoAtomicWrites,
-    /// The memory of a window consists of whole words, as all memory that peers reach.
-    #[error("a window is bound over whole words; these are {len_bytes} bytes at {address:#x}")]
+    /// The memory of a window consists of whole words, as does all memory that peers reach.
+    #[error(
+        "the memory of a window must be 8-byte aligned and a multiple of 8 bytes long, not {len_bytes} bytes at {address:#x}"
+    )]
     NotInWords {
         /// The address.
         address: u64,
         /// How many bytes there are.
         len_bytes: u64,
     },
-    /// The device lets peers reach the whole region through a window.
+    /// The device does not check the bounds of a window: through it, peers reach the whole region.
     #[error(
-        "this device does not keep peers within a window ({len_bytes} bytes of a region of {region_bytes}): \
-         bind it over a whole region; `ProtectionDomain::register` makes one of a buffer"
+        "on this device, peers reach the whole region through a window ({len_bytes} of {region_bytes} bytes): \
+         register the part by itself (`ProtectionDomain::register`), and bind the window over that region"
     )]
     WindowOverPart {
         /// How many bytes the window should have.
         len_bytes: u64,
-        /// How many its region has.
+        /// How many bytes its region has.
         region_bytes: u64,
     },
     /// On this device no request can end a window safely: afterwards peers may still reach the memory, or the request
     /// does harm.
-    #[error("windows of this device are not ended by requests: `dealloc` them, and deregister their region")]
+    #[error("on this device no request ends a window safely: `dealloc` the window, and deregister its region")]
     NoBarrier,
     /// A window of type 2 can be bound only by the pair that made it.
-    #[error("the window was made by another queue pair")]
+    #[error("the window belongs to another queue pair")]
     WindowOfAnotherPair,
     /// The pair that made the window is destroyed.
     #[error("the window was freed with its queue pair")]
     WindowEnded,
     /// The pair posts through `ibv_wr_*`, which takes no requests about windows.
-    #[error("windows are posted on pairs with `Posting::List` only")]
+    #[error("only a queue pair with `Posting::List` can bind or revoke a window")]
     NotInSession,
     /// An atomic works on 8 bytes at an address that is a multiple of 8, on both sides.
-    #[error("an atomic needs 8 bytes at a multiple of 8; there are {len_bytes} at {address:#x}")]
+    #[error("the memory of an atomic must be 8 bytes, 8-byte aligned, not {len_bytes} bytes at {address:#x}")]
     NotAWord {
         /// The address.
         address: u64,

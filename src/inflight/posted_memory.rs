@@ -56,7 +56,7 @@ impl<B> PostedMemory<B> {
         }
     }
 
-    /// How many bytes fit.
+    /// How many bytes the memory can hold; 0 for an inline request and for a window.
     pub fn capacity(&self) -> usize {
         match self {
             Self::Unique(buffer) => buffer.capacity(),

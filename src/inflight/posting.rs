@@ -29,18 +29,18 @@ pub enum Posting {
     List,
     /// As calls of the work request API, `ibv_wr_post(3)`. Some devices are faster with it, and some do not have it.
     ///
-    /// A provider that fails does not name the refused request. So where a list gives
+    /// A provider that fails in this way does not name the refused request. So where a list gives
     /// [`Refused`](crate::PostError::Refused), this gives [`Uncertain`](crate::PostError::Uncertain).
     ///
     /// The provider may hold locks of the pair from the first request of a [`batch`](crate::QueuePair::batch), or the
-    /// beginning of a `post_all`, to its doorbell. A closure that polls meanwhile, or waits for another thread, may
+    /// beginning of a `post_all`, to its doorbell. A closure that polls in between, or waits for another thread, may
     /// wait for ever: on hns, this happens when it polls a failure of this pair. When `post` returns
     /// [`QueueFull`](crate::PostError::QueueFull), it has just rung the doorbell, so the closure may poll then.
     #[doc(alias = "ibv_wr_start")]
     #[doc(alias = "ibv_wr_complete")]
     #[doc(alias = "ibv_qp_ex")]
     WorkRequestApi,
-    /// As [`WorkRequestApi`](Self::WorkRequestApi), with [atomic writes](crate::WorkRequest::atomic_write), which few
+    /// Like [`WorkRequestApi`](Self::WorkRequestApi), with [atomic writes](crate::WorkRequest::atomic_write), which few
     /// devices have. For reliable connections only.
     #[doc(alias = "IBV_QP_EX_WITH_ATOMIC_WRITE")]
     AtomicWrites,

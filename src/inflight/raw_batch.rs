@@ -1,11 +1,12 @@
 //! Batches: requests that are handed to the device together, by one doorbell.
 //!
-//! A batch writes its requests [ahead](Ahead) until it rings: at its end, and earlier where there is no room for
-//! another request. This file decides when a batch rings, and says what became of its requests where a doorbell fails.
+//! A batch keeps its requests [pending](PendingPosts) until it rings the doorbell: at its end, and earlier if there is
+//! no room for another request. This file decides when a batch rings, and what becomes of its requests if a doorbell
+//! fails.
 
-use super::ahead::Ahead;
 use super::items::Items;
 use super::ledger::between;
+use super::pending_posts::PendingPosts;
 use super::raw_post::{PostFailure, SendQueue};
 use super::request::{Postable, WorkRequest};
 use super::stage::with_stage;
@@ -16,17 +17,17 @@ use std::{marker::PhantomData, mem};
 
 /// A batch without its transport.
 ///
-/// What is inline in its requests lives for `'env`, and the batch rings before that ends.
+/// Inline bytes of its requests live for `'env`, and the batch rings before `'env` ends.
 pub(crate) struct RawBatch<'batch, 'env, B> {
-    ahead: Ahead<'batch>,
+    pending: PendingPosts<'batch>,
     /// The id of the first request.
     start: WorkId,
-    /// After a fault there is no room.
+    /// The failure of a doorbell. After a failure there is no room.
     fault: Option<Box<Fault<B>>>,
     env: PhantomData<fn(&'env ()) -> &'env ()>,
 }
 
-/// What went wrong at a doorbell.
+/// The failure of a doorbell.
 pub(super) struct Fault<B> {
     posted: u32,
     source: VerbError,
@@ -40,42 +41,42 @@ impl<B> Fault<B> {
         Self { posted: 0, source, refused: Vec::new(), uncertain: count }
     }
 
-    /// The provider refused the newest `count` requests.
+    /// Makes the failure of a doorbell for the newest `count` requests. Takes the requests back that were not queued.
     #[cold]
-    fn of(ahead: &mut Ahead<'_>, count: usize, (source, unqueued): PostFailure) -> Self {
+    fn of(pending: &mut PendingPosts<'_>, count: usize, (source, unqueued): PostFailure) -> Self {
         let mut fault = Self::uncertain(count, source);
         let Some(mut unqueued) = unqueued else {
-            ahead.poison();
+            pending.poison();
             return fault;
         };
         let posted = count.saturating_sub(unqueued.count() as usize);
         (fault.posted, fault.uncertain) = (posted as u32, 0);
         for at in (posted..count).rev() {
-            let Some(entry) = ahead.take_back(&mut unqueued, at) else { break };
+            let Some(entry) = pending.take_back(&mut unqueued, at) else { break };
             fault.refused.push(entry.into_memory());
         }
         fault.refused.reverse();
         fault
     }
 
-    /// The error, with what the program's code returned.
+    /// The error for the program, with the result of its closure.
     pub(super) fn into_error<R>(self, result: R) -> BatchError<B, R> {
         let Self { posted, refused, uncertain, source } = self;
         BatchError { posted: posted as usize, refused, uncertain, source, result }
     }
 }
 
-/// Lends `f` a batch on `queue`, and rings after it.
+/// Lends `f` a batch on `queue`, and rings the doorbell after it.
 #[inline(always)]
 pub(crate) fn batch<'env, B, R>(
     queue: &mut SendQueue,
     f: impl for<'batch> FnOnce(RawBatch<'batch, 'env, B>) -> (RawBatch<'batch, 'env, B>, R),
 ) -> Result<R, BatchError<B, R>> {
     with_stage(|stage| {
-        let (mut batch, result) = f(RawBatch::of(queue.id(), Ahead::new(queue, stage)));
+        let (mut batch, result) = f(RawBatch::of(queue.id(), PendingPosts::new(queue, stage)));
         batch.ring();
         if batch.fault.is_none() {
-            // Nothing is ahead any more, and no session is open.
+            // No request is pending and no session is open, so the batch has nothing to drop.
             mem::forget(batch);
             return Ok(result);
         }
@@ -83,27 +84,27 @@ pub(crate) fn batch<'env, B, R>(
     })
 }
 
-/// Lends `f` a batch on `queue`, and rings after it. The batch stays in its place, which is faster.
+/// As [`batch`], but the batch stays in its place, which is faster.
 #[inline(always)]
 pub(super) fn batch_in_place<'env, B, R>(
     queue: &mut SendQueue,
     f: impl FnOnce(&mut RawBatch<'_, 'env, B>) -> R,
 ) -> Result<R, BatchError<B, R>> {
-    with_stage(|stage| run(queue.id(), Ahead::new(queue, stage), f))
+    with_stage(|stage| run(queue.id(), PendingPosts::new(queue, stage), f))
 }
 
-/// Lends `f` a batch with the requests that are `ahead`, from the id `start` on, and rings after it.
+/// Lends `f` a batch that already has the `pending` requests, from the id `start` on. Rings the doorbell after it.
 #[inline(always)]
 pub(super) fn run<'env, B, R>(
     start: WorkId,
-    ahead: Ahead<'_>,
+    pending: PendingPosts<'_>,
     f: impl FnOnce(&mut RawBatch<'_, 'env, B>) -> R,
 ) -> Result<R, BatchError<B, R>> {
-    let mut batch = RawBatch::of(start, ahead);
+    let mut batch = RawBatch::of(start, pending);
     let result = f(&mut batch);
     batch.ring();
     if batch.fault.is_none() {
-        // Nothing is ahead any more, and no session is open.
+        // No request is pending and no session is open, so the batch has nothing to drop.
         mem::forget(batch);
         return Ok(result);
     }
@@ -112,16 +113,16 @@ pub(super) fn run<'env, B, R>(
 
 impl<'batch, B> RawBatch<'batch, '_, B> {
     #[inline(always)]
-    fn of(start: WorkId, ahead: Ahead<'batch>) -> Self {
-        RawBatch { ahead, start, fault: None, env: PhantomData }
+    fn of(start: WorkId, pending: PendingPosts<'batch>) -> Self {
+        RawBatch { pending, start, fault: None, env: PhantomData }
     }
 }
 
 impl<'env, B> RawBatch<'_, 'env, B> {
-    /// How many requests the device does not know yet.
+    /// How many requests are pending.
     #[inline(always)]
     pub(crate) fn count(&self) -> u32 {
-        self.ahead.count()
+        self.pending.count()
     }
 
     #[inline(always)]
@@ -132,8 +133,8 @@ impl<'env, B> RawBatch<'_, 'env, B> {
     where
         B: Brand,
     {
-        let request = match request.plain(self.ahead.bounds()) {
-            Ok(request) => match self.ahead.stage(request) {
+        let request = match request.plain(self.pending.bounds()) {
+            Ok(request) => match self.pending.stage(request) {
                 Ok(id) => return Ok(id),
                 Err(request) => request.into_request(),
             },
@@ -142,7 +143,7 @@ impl<'env, B> RawBatch<'_, 'env, B> {
         self.post_any(request)
     }
 
-    /// [`post`](Self::post) of any request to any queue.
+    /// [`post`](Self::post) of any request to any queue: the slow path.
     #[cold]
     #[inline(never)]
     fn post_any<M: Postable<B> + 'env, K>(
@@ -152,14 +153,14 @@ impl<'env, B> RawBatch<'_, 'env, B> {
     where
         B: Brand,
     {
-        let request = match request.check(self.ahead.bounds()) {
+        let request = match request.check(self.pending.bounds()) {
             Ok(request) => request,
             Err((request, flaw)) => return Err(PostError::Flawed { request, flaw }),
         };
-        if self.count() == self.ahead.room() && !self.ring_for_room() {
+        if self.count() == self.pending.room() && !self.ring_for_room() {
             return Err(self.no_room(request.into_request()));
         }
-        self.ahead.add(request).map_err(|request| self.no_room(request.into_request()))
+        self.pending.add(request).map_err(|request| self.no_room(request.into_request()))
     }
 
     #[inline(always)]
@@ -170,12 +171,12 @@ impl<'env, B> RawBatch<'_, 'env, B> {
     where
         B: Brand,
     {
-        let (before, sessions) = (self.ahead.next_id(), self.ahead.sessions());
+        let (before, sessions) = (self.pending.next_id(), self.pending.sessions());
         let mut requests = requests.into_iter();
         loop {
             let other = match sessions {
-                None => self.ahead.stage_each(&mut requests),
-                Some(sessions) => self.ahead.add_each(sessions, &mut requests),
+                None => self.pending.stage_each(&mut requests),
+                Some(sessions) => self.pending.add_each(sessions, &mut requests),
             };
             let Some(other) = other else { return Ok(self.added_since(before)) };
             self.post_any(other)?;
@@ -192,20 +193,21 @@ impl<'env, B> RawBatch<'_, 'env, B> {
         B: Brand,
     {
         let mut items = Items::new(items);
-        let before = self.ahead.next_id();
-        if self.ahead.sessions().is_some() {
+        let before = self.pending.next_id();
+        if self.pending.sessions().is_some() {
             unlikely();
             return self.post_rest(items, make, None, before);
         }
-        let other = self.ahead.stage_row(&mut items, &mut make);
+        let other = self.pending.stage_row(&mut items, &mut make);
         if items.left() != 0 || other.is_some() {
             return self.post_rest(items, make, other, before);
         }
         Ok(self.signal_last(before))
     }
 
-    /// [`post_all`](Self::post_all), where one row of the ledger is not enough or a request is not plain: that is
-    /// `other`, which was made before the `items` that are left. Since then the batch had `before` as its next id.
+    /// The slow path of [`post_all`](Self::post_all), for items that need more than one row of the ledger and for
+    /// requests that are not plain. `other` is a request that is not plain, made before the `items` that are left.
+    /// `before` was the next id of the batch when the vector was begun.
     #[cold]
     #[inline(never)]
     pub(super) fn post_rest<X, M: Postable<B> + 'env, K>(
@@ -218,16 +220,16 @@ impl<'env, B> RawBatch<'_, 'env, B> {
     where
         B: Brand,
     {
-        let sessions = self.ahead.sessions();
+        let sessions = self.pending.sessions();
         loop {
             if other.is_none() && items.left() != 0 {
                 let is_for_row = match sessions {
-                    None => self.ahead.has_plain_slot(),
-                    Some(_) => self.ahead.plain_room() != 0 && items.left() != 1,
+                    None => self.pending.has_plain_slot(),
+                    Some(_) => self.pending.plain_room() != 0 && items.left() != 1,
                 };
                 if !is_for_row {
                     if self.is_full() {
-                        // The last request took the last slot, so it makes a completion.
+                        // The last request took the queue's last free slot, so it is signalled.
                         return Ok(self.added_since(before));
                     }
                     other = items.next().map(&mut make);
@@ -240,87 +242,92 @@ impl<'env, B> RawBatch<'_, 'env, B> {
                 return Ok(if sessions.is_none() { self.signal_last(before) } else { self.added_since(before) });
             }
             other = match sessions {
-                None => self.ahead.stage_row(&mut items, &mut make),
+                None => self.pending.stage_row(&mut items, &mut make),
                 Some(sessions) => {
-                    // What is in a session cannot be signalled any more, so the last item goes another way.
-                    let count = (self.ahead.plain_room() as usize).min(items.left() - 1);
+                    // A request in a session cannot be made a signalled one any more, so the last item is added
+                    // separately.
+                    let count = (self.pending.plain_room() as usize).min(items.left() - 1);
                     if count == 0 {
                         None
                     } else {
-                        self.ahead.in_session(sessions).add_some(count, &mut items, &mut make)
+                        self.pending.session_writer(sessions).add_some(count, &mut items, &mut make)
                     }
                 }
             };
         }
     }
 
-    /// Makes the newest request a signalled one, if any was added since the batch had `before` as its next id. Returns
+    /// Makes the newest request a signalled one, if any was added since `before` was the next id of the batch. Returns
     /// how many were added.
     #[inline(always)]
     fn signal_last(&mut self, before: WorkId) -> usize {
         let added = self.added_since(before);
         if added != 0 {
-            // It is still ahead: after a doorbell at least one request was added.
-            self.ahead.signal_newest();
+            // The newest request is still pending: at least one request was added after the last doorbell.
+            self.pending.signal_newest();
         }
         added
     }
 
-    /// How many requests were added since the batch had `before` as its next id.
+    /// How many requests were added since `before` was the next id of the batch.
     #[inline(always)]
     fn added_since(&self, before: WorkId) -> usize {
-        between(before.raw(), self.ahead.next_id().raw()) as usize
+        between(before.raw(), self.pending.next_id().raw()) as usize
     }
 
-    /// Rings the doorbell, since what is ahead may have to complete to make room. Returns whether there is room now.
+    /// Rings the doorbell: the pending requests may have to complete before there is room. Returns whether there is
+    /// room now.
     #[cold]
     #[inline(never)]
     fn ring_for_room(&mut self) -> bool {
         self.ring();
         if self.fault.is_none() {
-            self.ahead.look_for_room();
+            self.pending.refresh_room();
         }
-        self.ahead.room() != 0
+        self.pending.room() != 0
     }
 
-    /// Whether there is no room, also after a doorbell, and nothing else is wrong.
+    /// Whether the queue is full even after a doorbell. False if it has failed.
     fn is_full(&mut self) -> bool {
-        self.count() == self.ahead.room() && !self.ring_for_room() && self.fault.is_none() && !self.ahead.is_broken()
+        self.count() == self.pending.room()
+            && !self.ring_for_room()
+            && self.fault.is_none()
+            && !self.pending.is_broken()
     }
 
     #[cold]
     fn no_room<R>(&self, request: R) -> PostError<R> {
         match self.fault.as_deref() {
             Some(Fault { source, uncertain: 0, .. }) => PostError::Refused { request, source: *source },
-            // If it is uncertain what was posted, the queue is broken and says so.
-            _ => self.ahead.no_room(request),
+            // If it is uncertain what was posted, the queue is broken, and `no_room` reports that.
+            _ => self.pending.no_room(request),
         }
     }
 
-    /// Hands what is ahead to the device.
+    /// Hands the pending requests to the device.
     #[inline(always)]
     fn ring(&mut self) {
-        let before = self.ahead.id();
-        if let Err(failed) = self.ahead.ring() {
+        let before = self.pending.id();
+        if let Err(failed) = self.pending.ring() {
             self.refused(before, failed);
         }
     }
 
-    /// The provider refused the requests from the id `first` on, or some of them.
+    /// Handles the failure of a doorbell for the requests from the id `first` on.
     #[cold]
     fn refused(&mut self, first: WorkId, failed: PostFailure) {
         let count = self.added_since(first);
-        let mut fault = Fault::of(&mut self.ahead, count, failed);
+        let mut fault = Fault::of(&mut self.pending, count, failed);
         fault.posted += between(self.start.raw(), first.raw());
         self.fault = Some(Box::new(fault));
     }
 
-    /// The error of a batch with a fault, with what its closure returned.
+    /// The error of a batch with a fault, with the result of its closure.
     #[cold]
     #[inline(never)]
     fn into_error<R>(mut self, result: R) -> BatchError<B, R> {
         let fault = self.fault.take().map(|fault| *fault);
-        // Callers have seen that there is a fault.
+        // `fault` is never `None`: the callers have checked that there is one.
         fault.unwrap_or_else(|| Fault::uncertain(0, VerbError::new("ibv_post_send", 0))).into_error(result)
     }
 }

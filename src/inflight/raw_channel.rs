@@ -10,7 +10,8 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::{mem, sync::Arc};
 
-/// An owned completion channel. Dropping it destroys it, so each completion queue on it keeps it alive.
+/// An owned completion channel. Dropping this destroys the channel. Each completion queue on the channel keeps this
+/// alive.
 pub(crate) struct RawChannel {
     handle: Arc<handles::Channel>,
     domain: Arc<DomainInner>,
@@ -31,13 +32,13 @@ impl RawChannel {
         &self.domain
     }
 
-    /// The descriptor that is readable while events wait. It does not block.
+    /// The descriptor, which is readable while events wait. Reading from it does not block.
     pub(crate) fn fd(&self) -> Result<BorrowedFd<'_>, VerbError> {
         self.handle.fd()
     }
 
-    /// Takes and acknowledges one event, if there is one; gives the address of its completion queue, which may be gone
-    /// by now.
+    /// Takes and acknowledges one event, if there is one. Returns the address of its completion queue, which may no
+    /// longer exist.
     pub(crate) fn take_event(&self) -> Result<Option<usize>, VerbError> {
         Ok(self.handle.take_event()?.map(|cq| cq.addr().get()))
     }
@@ -45,7 +46,7 @@ impl RawChannel {
 
 impl Drop for RawChannel {
     fn drop(&mut self) {
-        // No completion queue uses it, since each keeps this alive.
+        // No completion queue uses the channel any more, since each one keeps this alive.
         if let Err(error) = handles::Channel::end_shared(&mut self.handle, "ibv_destroy_comp_channel") {
             mem::forget(Arc::clone(&self.domain));
             note_leak("a completion channel", error);
@@ -53,7 +54,7 @@ impl Drop for RawChannel {
     }
 }
 
-/// Wakes a poller that sleeps when something happens that raises no completion event, such as the end of a queue pair.
+/// Wakes a sleeping poller when something happens that raises no completion event, such as the end of a queue pair.
 #[derive(Debug)]
 pub(crate) struct Waker(
     /// An `eventfd(2)`.
@@ -69,7 +70,7 @@ impl Waker {
 
     /// Makes [`fd`](Self::fd) readable until the next [`clear`](Self::clear).
     pub(crate) fn wake(&self) {
-        // A write fails only if the counter is full, and then the descriptor is readable.
+        // The write fails only if the counter is full, and then the descriptor is readable already.
         let _ = (&self.0).write(&1_u64.to_ne_bytes());
     }
 

@@ -1,13 +1,13 @@
-//! An owned queue pair: its handle, what has to end before it, and its two work queues.
+//! An owned queue pair: its handle, the objects that must end before it, and its two work queues.
 //!
-//! The data path posts through the plain address of the pair, so a work queue does not hold the pair's handle. Instead
-//! each of the two queues has a [`PostRight`]. The pair is destroyed only when nobody else has that right any more, or
-//! when both queues are handed over: then they have ended, and refuse every post.
+//! The data path posts through the address of the pair, so a work queue does not hold the pair's handle. Instead each
+//! of the two queues has a [`PostRight`]. The pair is destroyed only if nobody else has that right any more; or if both
+//! queues are handed over, which then end together with the pair and refuse every post.
 //!
-//! Which states allow a post is the business of `QueuePair` and its halves, not of this module.
+//! `QueuePair` and its halves decide in which states a pair takes posts; this module does not.
 //!
 //! ASSUMPTION: a request that is posted in a state that takes none is refused, or waits in its queue until the pair is
-//! reset or destroyed. (Meanwhile the ledger has its memory, as of every request.)
+//! reset or destroyed. (In between, the ledger owns its memory, as that of every request.)
 #![allow(unsafe_code, reason = "vouches that a work queue posts only while its pair is alive")]
 
 use super::peers::Parked;
@@ -28,35 +28,36 @@ use crate::types::{Gid, Qpn};
 use crate::verb_error::VerbError;
 use std::{mem, ptr::NonNull, sync::Arc};
 
-/// A queue pair, with what has to end before it. To drop it leaks the pair: only its owner knows what else must stay.
+/// A queue pair, with the objects that must end before it. Dropping this leaks the pair: only its owner knows what else
+/// must stay.
 pub(crate) struct RawPair {
-    /// The device's pair, which the two queues name by its address.
+    /// The device's pair. The two queues name it by its address.
     handle: handles::Pair,
     /// The number that the device gave it.
     number: u32,
-    /// How it can post: in sessions only if it was made for them, with all functions that its requests call.
+    /// How it can post: in sessions only if it was made for sessions, and has all functions that its requests call.
     posting: Posting,
-    /// The provider's post functions, until the pair's only [queues](Self::queues) were made.
+    /// The provider's post functions. `None` once the pair's only [queues](Self::queues) were made.
     verbs: Option<(PostSend, PostReceive)>,
     right: PostRight,
-    /// For datagrams: where the address handles of its requests wait for its end.
+    /// For datagrams: the address handles that are kept until the pair is destroyed.
     parked: Option<Parked>,
-    /// Boxed, since few pairs have any.
+    /// In a box, since few pairs have any.
     attachments: Option<Box<Attachments>>,
     domain: Arc<DomainInner>,
 }
 
-/// What has to end before the pair can.
+/// Objects that must end before the pair can be destroyed.
 #[derive(Default)]
 struct Attachments {
-    /// The multicast groups that a pair of datagrams is a member of. A member cannot be destroyed.
+    /// The multicast groups that a datagram pair is a member of. A pair that is a member cannot be destroyed.
     groups: Vec<(Gid, u16)>,
-    /// Windows that serve this pair alone. They are freed before it: on some devices, destroying a pair with a bound
+    /// Windows that serve only this pair. They are freed before it: on some devices, destroying a pair with a bound
     /// window hangs.
     windows: Vec<Arc<WindowCore>>,
 }
 
-/// What a pair is created with.
+/// The arguments of [`RawPair::create`].
 pub(crate) struct PairAttributes<'a> {
     pub(crate) sends: &'a RawCompletionQueue,
     pub(crate) receives: &'a RawCompletionQueue,
@@ -100,7 +101,7 @@ impl RawPair {
             receive_queue: Arc::clone(receives.handle()),
             shared: asked.shared.map(|shared| Arc::clone(shared.handle())),
         };
-        // Where a completion ends its own request alone, each request needs one.
+        // If a completion ends only its own request, each request needs one.
         let sq_sig_all = i32::from(!context.promises().sends_may_be_unsignalled());
         let attributes = sys::ibv_qp_init_attr { cap, qp_type, sq_sig_all, ..Default::default() };
         let (handle, granted, posting) = if posting.is_in_sessions() {
@@ -125,8 +126,8 @@ impl RawPair {
         Ok((pair, granted))
     }
 
-    /// The two queues of the pair, to post to them; an error the second time. Or if `terms` ask for sessions, and the
-    /// pair [does not post so](Self::posting).
+    /// The two queues of the pair, for posting. Fails the second time, and if `terms` ask for another way of posting
+    /// than [the pair's](Self::posting).
     pub(crate) fn queues(
         &mut self,
         [send, receive]: [Poster<Entry>; 2],
@@ -137,11 +138,12 @@ impl RawPair {
         }
         let (post_send, post_receive) = self.verbs.take().ok_or(VerbError::new("ibv_post_send", libc::EBUSY))?;
         let raw = self.handle.raw();
-        // SAFETY: the function of the pair's own provider. `destroy` needs the right, or this queue. Its functions for
-        // sessions were looked at when the pair was made. These are the only queues, since the functions are taken.
+        // SAFETY: `post_send` is the function of the pair's own provider. The pair outlives the queue: `destroy` needs
+        // the right, or this queue. If the pair posts in sessions, its functions were checked when it was created.
+        // Nobody else posts: the functions are taken, so there are no other queues.
         let send = unsafe { SendQueue::new(send, raw, post_send, terms.clone(), self.right.clone()) };
-        // SAFETY: the function of the pair's own provider. `destroy` needs the right, or this queue. These are the only
-        // queues, since the functions are taken.
+        // SAFETY: `post_receive` is the function of the pair's own provider. The pair outlives the queue: `destroy`
+        // needs the right, or this queue. Nobody else posts: the functions are taken, so there are no other queues.
         let receive = unsafe { ReceiveQueue::new(receive, raw, post_receive, terms.clone(), self.right.clone()) };
         let send = match &self.parked {
             Some(parked) => send.for_datagrams(parked),
@@ -150,33 +152,33 @@ impl RawPair {
         Ok((send, receive))
     }
 
-    /// How the pair posts: in sessions only if the provider made a pair with all the functions of `ibv_wr_*` that
-    /// requests call.
+    /// How the pair posts: in sessions only if the provider made a pair with all functions of `ibv_wr_*` that requests
+    /// call.
     pub(crate) fn posting(&self) -> Posting {
         self.posting
     }
 
-    /// Its number, as the provider wrote it.
+    /// The number of the pair, as the provider wrote it.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Its completion queue for sends, to compare the address.
+    /// The address of its completion queue for sends. Nobody reads through this pointer.
     pub(crate) fn send_cq(&self) -> *mut sys::ibv_cq {
         self.handle.needs().send_queue.raw().as_ptr()
     }
 
-    /// Its address, which names it while it is alive.
+    /// The address of the pair, which identifies it while it is alive.
     pub(crate) fn raw(&self) -> NonNull<sys::ibv_qp> {
         self.handle.raw()
     }
 
-    /// Whether it sends datagrams.
+    /// Whether the pair sends datagrams.
     pub(crate) fn is_of_datagrams(&self) -> bool {
         self.parked.is_some()
     }
 
-    /// Lets asynchronous events find it.
+    /// Adds the pair to the table in which asynchronous events look up their objects.
     pub(crate) fn note(&self) {
         let object = Object::QueuePair(Qpn::from_device(self.number));
         self.domain.context.objects.note(self.handle.address(), object);
@@ -189,15 +191,16 @@ impl RawPair {
 
     /// Moves the pair to Reset, twice.
     ///
-    /// In the first call, soft-RoCE (6.12 at least) notes where its send queue begins before it empties the queue. In
-    /// its next life the pair would send what it finds from there on, and read memory that has come back to the
-    /// program. A request that fails at that moment also takes the pair to Error behind the call. The second call finds
-    /// nothing in flight.
+    /// During the first call, soft-RoCE (6.12 at least) notes where its send queue begins before it empties the queue.
+    /// After the reset the pair would send what it finds from there on, and read memory that has come back to the
+    /// program. A request that fails at that moment also moves the pair to Error, unnoticed by the call. The second
+    /// call finds nothing in flight.
     ///
-    /// The specification has Reset follow on every state, itself included. If another provider refuses the second call,
-    /// the first has succeeded.
+    /// The specification allows the move to Reset from every state, Reset included. If another provider refuses the
+    /// second call, the first call has succeeded.
     ///
-    /// Gives the proof that the device is done with the requests of the pair, on a provider whose reset waits for that.
+    /// Returns the proof that the device is done with the requests of the pair, if a reset on this provider waits for
+    /// that.
     pub(crate) fn reset(&self) -> Result<Option<Quiescent>, VerbError> {
         let to_reset = || {
             let mut attributes = sys::ibv_qp_attr { qp_state: raw_state::IBV_QPS_RESET, ..Default::default() };
@@ -206,7 +209,8 @@ impl RawPair {
         to_reset()?;
         match to_reset() {
             Err(error) if self.domain.context.promises().quirks.reset_twice => Err(error),
-            // SAFETY: the reset of this provider ends every access of the device for the pair's own work queues.
+            // SAFETY: the pair was reset. On this provider a reset ends every access of the device for the pair's own
+            // work queues.
             _ => Ok(self.domain.context.promises().reset_is_barrier.then(|| unsafe { Quiescent::new() })),
         }
     }
@@ -245,23 +249,23 @@ impl RawPair {
         windows.push(window);
     }
 
-    /// Whether any window is left to be freed before the pair.
+    /// Whether any window is left that must be freed before the pair.
     pub(crate) fn has_windows(&mut self) -> bool {
         let Some(all) = &mut self.attachments else { return false };
         all.windows.retain(|window| !window.has_ended());
         !all.windows.is_empty()
     }
 
-    /// Frees the windows of the pair, bound or not. The pair was reset, so no request names one any more.
+    /// Frees the windows of the pair, bound or not. The pair must have been reset, so that no request names a window.
     pub(crate) fn free_windows(&self) -> Result<(), VerbError> {
         self.attachments.iter().flat_map(|all| &all.windows).try_for_each(|window| window.dealloc())
     }
 
-    /// `ibv_destroy_qp`. Where it fails, the pair stays alive. `queues` are those of the pair, unless they were dropped
-    /// or never made; they refuse every post after the pair is gone. `EBUSY`: somebody else can post.
+    /// `ibv_destroy_qp`. If it fails, the pair stays alive. `queues` are the queues of the pair; `None` if they were
+    /// dropped or never made. After the pair is destroyed they refuse every post. `EBUSY`: somebody else can post.
     ///
-    /// Then lets go of the address handles of its requests: pollers may keep the rest of the pair for long. Returns the
-    /// proof that the device is done with the requests of the pair.
+    /// Also drops the address handles of its requests, since pollers may keep the rest of the pair for long. Returns
+    /// the proof that the device is done with the requests of the pair.
     pub(crate) fn destroy(
         &mut self,
         queues: Option<(&mut SendQueue, &mut ReceiveQueue)>,
@@ -280,12 +284,12 @@ impl RawPair {
             receive.end();
         }
         self.parked = None;
-        // SAFETY: destroyed just now. A destroy that succeeds ends every access of the device for the pair's own work
-        // queues.
+        // SAFETY: the pair was destroyed just now. A destroy that succeeds ends every access of the device for the
+        // pair's own work queues.
         Ok(unsafe { Quiescent::new() })
     }
 
-    /// Moves the pair out. What is left says that it is not alive.
+    /// Moves the pair out. The value that stays behind counts as not alive.
     pub(crate) fn take(&mut self) -> Self {
         Self {
             handle: self.handle.take(),
@@ -319,7 +323,7 @@ mod tests {
     use crate::soft::Fabric;
     use crate::{Context, Inline, WorkRequest};
 
-    /// Two ends that post, and the terms on which they do.
+    /// The posting ends of two ledgers, and the terms for their queues.
     fn to_post(domain: &Arc<DomainInner>) -> ([Poster<Entry>; 2], Terms) {
         let posters = [(); 2].map(|()| ledger(&domain.ledgers, 4, 0, Origin::default()).0);
         let detours = posters.each_ref().map(Poster::detour_of);
@@ -345,11 +349,11 @@ mod tests {
             let (posters, terms) = to_post(domain);
             assert!(pair.queues(posters, &terms).is_err_and(|error| error.errno() == libc::EBUSY));
 
-            // Somebody may post.
+            // The two queues could still post.
             assert_eq!(pair.destroy(None).unwrap_err().errno(), libc::EBUSY);
             pair.destroy(Some((&mut send, &mut receive))).unwrap();
             assert_eq!((send.room(), receive.room()), (0, 0));
-            // Not by a reset either.
+            // A reset does not let an ended queue post again.
             let ([poster, _], terms) = to_post(domain);
             terms.status.renew();
             send.renew(poster, terms.status);

@@ -1,15 +1,15 @@
-//! Posting one request: where memory enters a ledger, and where a request reaches the provider.
+//! Posting one request: here memory enters a ledger, and a request reaches the provider.
 //!
 //! A post goes through these steps: check the request ([`WorkRequest::plain`]), fill the provider's struct
-//! ([`Staged`]), put the memory into the ledger ([`FreeSlot`](super::ledger::FreeSlot)), call the provider, and look at
+//! ([`Staged`]), put the memory into the ledger ([`FreeSlot`](super::ledger::FreeSlot)), call the provider, and check
 //! its answer ([`WorkQueue::refused`]).
 //!
-//! The other concerns of a send queue have files of their own: batches ([`Ahead`](super::ahead::Ahead)), vectors
-//! (`post_all`) and memory windows (`windows`).
+//! The other parts of a send queue have files of their own: batches
+//! ([`PendingPosts`](super::pending_posts::PendingPosts)), vectors (`post_all`) and memory windows (`windows`).
 //!
-//! ASSUMPTION: where the provider's row says so, a post that points `bad_wr` at a request of ours has queued the
-//! requests before that one and no other (`ibv_post_send(3)`, RETURN VALUE). A post that fails otherwise may have
-//! queued any of them.
+//! ASSUMPTION: if the provider has `refusal_is_sure` (`provider/reviewed.rs`), a post that points `bad_wr` at a request
+//! of ours has queued the requests before that one and no other (`ibv_post_send(3)`, RETURN VALUE). A post that fails
+//! otherwise may have queued any of its requests.
 #![allow(unsafe_code, reason = "calls the provider's post functions")]
 
 use super::ledger::Poster;
@@ -30,29 +30,28 @@ use crate::types::ReadDepth;
 use crate::verb_error::VerbError;
 use std::{ptr, ptr::NonNull, sync::Arc};
 
-/// A work queue of a queue pair, with `V` the provider's function that posts to it. Whoever holds it `&mut` is the only
-/// one who posts.
+/// A work queue of a queue pair. `V` is the provider's function that posts to it. Only the holder of `&mut` posts.
 ///
-/// It is a few words: what else a post needs is in the line of the ledger. The processor fetches that line and the
-/// provider's data of the pair at the same time, since neither address depends on the other.
+/// It is a few words: the rest of what a post needs is in the header of the ledger. The processor fetches that cache
+/// line and the provider's data of the pair at the same time, since neither address depends on the other.
 pub(crate) struct WorkQueue<V> {
-    pub(super) poster: Poster<Entry, InLine>,
+    pub(super) poster: Poster<Entry, QueueData>,
     /// # Invariants
     ///
-    /// 0. Alive until the queue has [ended](Self::end), and thus whenever there is room for a request. The types of
-    ///    the pair let posts through only in states that allow them.
+    /// 0. The pair is alive until the queue has [ended](Self::end), and thus whenever there is room for a request. The
+    ///    types of the pair let posts through only in states that allow them.
     pub(super) raw: NonNull<sys::ibv_qp>,
-    /// 1. Posts to `raw`, and may be called while (0) holds.
+    /// 1. The function posts to `raw`, and may be called while (0) holds.
     verb: V,
 }
 
-/// The right to post to a pair, which the pair shares with its two queues. As long as a queue has it, the pair is not
+/// The right to post to a pair, which the pair shares with its two queues. While a queue has the right, the pair is not
 /// destroyed, unless that queue ends too.
 #[derive(Clone, Default)]
 pub(crate) struct PostRight(Arc<()>);
 
 impl PostRight {
-    /// Whether nobody else has the right. Then nobody else gets it.
+    /// Whether nobody else has the right. In that case nobody else can get it later.
     pub(super) fn is_the_last(&mut self) -> bool {
         Arc::get_mut(&mut self.0).is_some()
     }
@@ -61,22 +60,22 @@ impl PostRight {
 pub(crate) type SendQueue = WorkQueue<PostSendVerb>;
 pub(crate) type ReceiveQueue = WorkQueue<PostReceiveVerb>;
 
-/// What posts are checked against, and the status that they share with the poller.
+/// The limits that posts are checked against, and the status that posts share with the poller.
 #[derive(Clone)]
 pub(crate) struct Terms {
     pub(crate) limits: PostLimits,
     pub(crate) status: Arc<PairStatus>,
 }
 
-/// What a queue has in the line of its ledger: two words, which is what the line has room for.
-pub(super) struct InLine {
+/// The data that a queue keeps in the header of its ledger: two words, since there is no more room.
+pub(super) struct QueueData {
     limits: PostLimits,
-    kept: Box<Kept>,
+    cold: Box<ColdData>,
 }
 
-/// What few posts need.
-struct Kept {
-    /// That of `status`, so that a post of memory whose domain is compared reads no further.
+/// Data that few posts need.
+struct ColdData {
+    /// The domain of `status`, copied so that a post that compares domains reads no further.
     domain: DomainId,
     status: Arc<PairStatus>,
     right: PostRight,
@@ -89,15 +88,15 @@ struct Kept {
 unsafe impl<V: Send> Send for WorkQueue<V> {}
 // SAFETY: shared access does not post. It only reads the address of the raw pair.
 unsafe impl<V: Sync> Sync for WorkQueue<V> {}
-// The two impls above do not ask this of the other fields.
-static_assertions::assert_impl_all!(Poster<Entry, InLine>: Send, Sync);
+// The two impls above do not require `Send` and `Sync` of the other fields, so these are asserted here.
+static_assertions::assert_impl_all!(Poster<Entry, QueueData>: Send, Sync);
 
 impl<V> WorkQueue<V> {
     /// # Safety
     ///
-    /// `raw` is alive until this queue is dropped or has [ended](Self::end), for which `right` is one way to vouch;
-    /// `verb` is its provider's function for this kind of queue. If `terms.limits.posting` is in sessions, the pair was
-    /// made for them. Nobody else posts to this queue of `raw`.
+    /// `raw` is alive until this queue is dropped or has [ended](Self::end), which `right` is one way to guarantee.
+    /// `verb` is the function of its provider for this kind of queue. If `terms.limits.posting` is in sessions, the
+    /// pair was made for them. Nobody else posts to this queue of `raw`.
     pub(crate) unsafe fn new(
         poster: Poster<Entry>,
         raw: NonNull<sys::ibv_qp>,
@@ -106,26 +105,26 @@ impl<V> WorkQueue<V> {
         right: PostRight,
     ) -> Self {
         let Terms { limits, status } = terms;
-        let kept = Box::new(Kept { domain: status.domain, status, right, peers: None });
-        Self { poster: poster.with(InLine { limits, kept }), raw, verb }
+        let cold = Box::new(ColdData { domain: status.domain, status, right, peers: None });
+        Self { poster: poster.with(QueueData { limits, cold }), raw, verb }
     }
 
-    /// Goes on with the ledger of the pair's next life. If the queue has ended, it stays so.
+    /// Continues with a new ledger after a reset of the pair. A queue that has ended stays ended.
     pub(crate) fn renew(&mut self, poster: Poster<Entry>, status: Arc<PairStatus>) {
-        let InLine { limits, kept } = self.poster.own_mut();
-        let (right, mut peers) = (kept.right.clone(), kept.peers.take());
+        let QueueData { limits, cold } = self.poster.user_data_mut();
+        let (right, mut peers) = (cold.right.clone(), cold.peers.take());
         if let Some(peers) = &mut peers {
             peers.make_room(poster.free());
         }
-        let kept = Box::new(Kept { domain: status.domain, status, right, peers });
-        let line = InLine { limits: *limits, kept };
+        let cold = Box::new(ColdData { domain: status.domain, status, right, peers });
+        let data = QueueData { limits: *limits, cold };
         poster.detour_of().set(self.poster.detour() & ENDED);
-        self.poster = poster.with(line);
+        self.poster = poster.with(data);
     }
 
-    /// Whether this is a queue of the pair that gave out that right.
+    /// Whether this queue shares that right, and so belongs to the same pair.
     pub(super) fn has(&self, right: &PostRight) -> bool {
-        Arc::ptr_eq(&self.poster.own().kept.right.0, &right.0)
+        Arc::ptr_eq(&self.poster.user_data().cold.right.0, &right.0)
     }
 
     /// Refuses all later posts: the pair is destroyed.
@@ -135,18 +134,18 @@ impl<V> WorkQueue<V> {
 
     #[inline(always)]
     pub(crate) fn limits(&self) -> PostLimits {
-        self.poster.own().limits
+        self.poster.user_data().limits
     }
 
     #[inline(always)]
     fn status(&self) -> &PairStatus {
-        &self.poster.own().kept.status
+        &self.poster.user_data().cold.status
     }
 
-    /// The domain that its memory belongs to.
+    /// The domain to which the memory of requests must belong.
     #[inline(always)]
     pub(crate) fn domain(&self) -> DomainId {
-        self.poster.own().kept.domain
+        self.poster.user_data().cold.domain
     }
 
     /// How many requests are in flight.
@@ -165,7 +164,7 @@ impl<V> WorkQueue<V> {
         is_broken(self.poster.detour())
     }
 
-    /// Why there is no room for `request`.
+    /// The error of a `request` for which there is no room.
     #[cold]
     #[inline(never)]
     pub(super) fn no_room<R>(&self, request: R) -> PostError<R> {
@@ -181,7 +180,7 @@ impl<V> WorkQueue<V> {
         WorkId::from_raw(self.poster.next_id())
     }
 
-    /// What requests are checked against.
+    /// The bounds that requests are checked against.
     #[inline(always)]
     pub(super) fn bounds(&self) -> Bounds {
         Bounds { domain: self.domain(), limits: self.limits() }
@@ -192,10 +191,10 @@ impl<V> WorkQueue<V> {
         self.status().poison();
     }
 
-    /// The error of a post that did not queue everything, and the request from which on nothing was queued; null where
-    /// that is not sure.
+    /// The error of a post that did not queue everything, and a pointer to the first request that was not queued. The
+    /// pointer is null if it is not certain which request that is.
     ///
-    /// siw answers 0, names a request, and has queued the requests before it.
+    /// On siw, such a post returns 0, names a request in `bad_wr`, and has queued the requests before it.
     #[cold]
     fn not_posted<R>(&self, verb: &'static str, result: i32, bad: *mut R) -> (VerbError, *mut R) {
         let errno = if result == 0 { libc::EINVAL } else { result.wrapping_abs() };
@@ -203,7 +202,7 @@ impl<V> WorkQueue<V> {
         (VerbError::new(verb, errno), bad)
     }
 
-    /// The answer for the newest request, which the provider refused. `restore` makes the request from its entry again.
+    /// The error for the newest request, which the provider refused. `restore` rebuilds the request from its entry.
     #[cold]
     fn refused<R>(
         &mut self,
@@ -224,12 +223,13 @@ impl<V> WorkQueue<V> {
     /// Takes back the newest request, which the provider did not queue.
     pub(super) fn take_back(&mut self, unqueued: &mut Unqueued) -> Option<Entry> {
         unqueued.0 = unqueued.0.checked_sub(1)?;
-        // SAFETY: the device was not given the newest request, as the token shows.
+        // SAFETY: `unqueued` shows that the device was not given the newest request.
         unsafe { self.poster.take_back() }
     }
 }
 
-/// Shows that the provider surely did not queue the newest requests: so many. Used up by taking them back.
+/// Shows that the provider certainly did not queue the newest requests, and how many. Taking one back lowers the
+/// number.
 pub(super) struct Unqueued(u32);
 
 impl Unqueued {
@@ -238,45 +238,45 @@ impl Unqueued {
     }
 }
 
-/// Why a post did not queue everything, and what it surely did not queue, if that is known.
+/// Why a post did not queue everything, and the requests that it certainly did not queue, if they are known.
 pub(super) type PostFailure = (VerbError, Option<Unqueued>);
 
 impl SendQueue {
-    /// The queue of a pair for datagrams, which keeps the address handles of its requests with that pair.
+    /// Makes this the queue of a datagram pair, which keeps the address handles of its requests with that pair.
     pub(super) fn for_datagrams(mut self, pair: &Parked) -> Self {
         let depth = self.poster.free() + self.poster.outstanding();
-        self.poster.own_mut().kept.peers = Some(Peers::new(depth, pair));
+        self.poster.user_data_mut().cold.peers = Some(Peers::new(depth, pair));
         self
     }
 
-    /// Sets how many reads and atomics the pair may have outstanding. With a depth of 0 it takes none.
+    /// Sets how many reads and atomics the pair may have outstanding. With a depth of 0 the queue refuses them.
     pub(crate) fn set_initiator_depth(&mut self, depth: ReadDepth) {
-        let limits = &mut self.poster.own_mut().limits;
+        let limits = &mut self.poster.user_data_mut().limits;
         *limits = limits.with_reads(depth.value() != 0);
     }
 
-    /// Sets the most bytes that a datagram has.
+    /// Sets how many bytes a datagram may have.
     pub(crate) fn set_datagram_bytes(&mut self, bytes: u16) {
-        self.poster.own_mut().limits.datagram_bytes = bytes;
+        self.poster.user_data_mut().limits.datagram_bytes = bytes;
     }
 
-    /// The address of the pair, to compare it.
+    /// The address of the pair, to be compared only.
     pub(super) fn raw(&self) -> NonNull<sys::ibv_qp> {
         self.raw
     }
 
-    /// How to post in sessions, if the queue does so.
+    /// The value that opens sessions, if the queue posts in sessions.
     #[inline(always)]
     pub(super) fn sessions(&self) -> Option<Sessions> {
-        // SAFETY: the pair was made for sessions (`new`), and is alive when they are used (0).
+        // SAFETY: the pair was made for sessions (`new`), and is alive whenever one is opened (0).
         self.limits().posting.is_in_sessions().then(|| unsafe { Sessions::of(self.raw) })
     }
 
-    /// Makes the device look at its send queue after Send Queue Drain, where the provider's row says that it does not
-    /// do so by itself: rxe.
+    /// Makes the device continue with its send queue after Send Queue Drain. Only for providers whose row in
+    /// `provider/reviewed.rs` says that they do not do so by themselves: rxe.
     ///
-    /// The list that is posted has one request, which is at fault: an atomic on no bytes. The provider of rxe refuses
-    /// the request and rings the doorbell all the same.
+    /// Posts a list of one invalid request, an atomic on no bytes. The provider of rxe refuses the request and rings
+    /// the doorbell all the same.
     #[cold]
     pub(crate) fn nudge_after_drain(&mut self, row: &Promises) {
         if !row.quirks.nudge_after_drain || self.poster.detour() & ENDED != 0 {
@@ -286,24 +286,25 @@ impl SendQueue {
             // SAFETY: the pair is in a state that sends (0), nobody else posts, and no session is open: whoever has one
             // open borrows the queue.
             let session = unsafe { sessions.open() };
-            // The session is empty, so its failure leaves nothing uncertain.
+            // The session is empty, so a failure of `complete` leaves nothing uncertain.
             let _ = session.complete();
             return;
         }
         let (request, mut bad) = (Staged::new(), ptr::null_mut());
         request.fill_empty(u64::MAX, ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD);
-        // SAFETY: one request, which names no memory.
+        // SAFETY: the list is one request, which names no memory.
         unsafe { self.call(&request, &mut bad) };
     }
 
-    /// Calls the provider.
+    /// Calls the provider's post function.
     ///
     /// # Safety
     ///
     /// `first` starts a list of filled requests. The ledger owns the memory that they name, or the provider copies it.
     #[inline(always)]
     unsafe fn call(&mut self, first: &Staged, bad: &mut *mut sys::ibv_send_wr) -> i32 {
-        // SAFETY: alive, in a state that sends (0), and nobody else posts (`&mut`). The list is the caller's promise.
+        // SAFETY: the pair is alive and in a state that sends (0), nobody else posts (`&mut`), and the list is valid
+        // (caller).
         unsafe { (self.verb)(self.raw.as_ptr(), first.as_wr(), bad) }
     }
 
@@ -315,17 +316,17 @@ impl SendQueue {
     #[inline(always)]
     pub(super) unsafe fn ring(&mut self, first: &Staged) -> Result<(), PostFailure> {
         let mut bad = ptr::null_mut();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what `call` asks for.
         let result = unsafe { self.call(first, &mut bad) };
-        // One test for both: the result is 0, and no request is named.
+        // One test checks two things: the result is 0, and no request is named.
         if bad.addr() | result as usize == 0 {
             return Ok(());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what `not_rung` asks for.
         Err(unsafe { self.not_rung(first, result, bad) })
     }
 
-    /// Finds out what of the list that starts at `first` was surely not queued.
+    /// Finds out which requests of the list that starts at `first` were certainly not queued.
     ///
     /// # Safety
     ///
@@ -338,7 +339,7 @@ impl SendQueue {
             if at == bad || unqueued.is_some() {
                 unqueued = Some(Unqueued(unqueued.map_or(0, |Unqueued(count)| count) + 1));
             }
-            // SAFETY: a request of the list (caller).
+            // SAFETY: `at` is a request of the list (caller).
             at = unsafe { (*at).next };
         }
         (source, unqueued)
@@ -347,10 +348,12 @@ impl SendQueue {
     /// Posts an empty request, also on a broken pair: its flush brings back unsignalled requests that succeeded before
     /// it.
     ///
-    /// `None` if there is no room, since then the newest request is a signalled one; or if the provider refused.
+    /// `None` if there is no room, since then the newest request is a signalled one and needs no marker; or if the
+    /// provider refused.
     #[cold]
     pub(crate) fn post_marker<B: Brand, M: Postable<B>, K>(&mut self, request: WorkRequest<M, K>) -> Option<WorkId> {
-        // Behind a request that the device may not have, a marker would say that the request succeeded.
+        // The device may not have a request before the marker. A marker that completes would report that request as a
+        // success.
         if self.status().is_poisoned() {
             return None;
         }
@@ -358,19 +361,16 @@ impl SendQueue {
         self.post_accepted(request, |_| (), |_: WorkRequest<M, K>| ()).ok()
     }
 
-    /// Keeps the address handle of the recipient for as long as the request `id` may be in flight.
-    ///
-    /// # Safety
-    ///
-    /// The id is that of a free slot, and nobody else posts.
+    /// Keeps the address handle of the recipient for as long as the request `id` may be in flight. The slot of this id
+    /// is free, and the caller posts the request next.
     #[inline]
     pub(super) fn keep(&mut self, id: WorkId, to: To<'_>) {
-        if let Some(peers) = &mut self.poster.own_mut().kept.peers {
+        if let Some(peers) = &mut self.poster.user_data_mut().cold.peers {
             peers.keep(id, to.handle);
         }
     }
 
-    /// Posts a request. Where it was not posted, `back` makes of it what the program gets.
+    /// Posts a request. If it is not posted, `back` turns it into the value that the program gets.
     #[inline(always)]
     pub(crate) fn post<B: Brand, M: Postable<B>, K, R>(
         &mut self,
@@ -384,7 +384,7 @@ impl SendQueue {
             Err(request) => return self.post_any(request, back),
         };
         let (id, action) = (WorkId::from_raw(next.id()), *request.action());
-        // The last slot is for a signalled request.
+        // The last free slot is for a signalled request.
         let Some(slot) = next.if_free(!action.is_signalled()) else {
             unlikely();
             return self.post_in_session_or(request, back);
@@ -392,18 +392,18 @@ impl SendQueue {
         let staged = Staged::new();
         let Taken { entry, rest, filled_before } = staged.fill(request, id, false);
         slot.push(entry);
-        // SAFETY: the one request is filled. Since the push the ledger owns its memory, as the newest; what is inline
-        // is the caller's, who waits.
+        // SAFETY: `staged` is one filled request, the newest of the ledger, which owns its memory since the push.
+        // Inline bytes are borrowed from the caller, who waits for this call to return.
         match unsafe { self.ring(&staged) } {
             Ok(()) => Ok(id),
             Err(failed) => Err(self.not_taken(failed, id, action, (rest, filled_before), back)),
         }
     }
 
-    /// [`post`](Self::post) of a plain request, in a session if the queue posts so and has room.
+    /// [`post`](Self::post) of a plain request, in a session if the queue posts in sessions and has room.
     ///
-    /// It is inlined and yet costs the short way of lists nothing: the call is marked [`unlikely`], and what is read
-    /// for it before the two ways part waits in memory, not in registers that calls preserve.
+    /// Although this is inlined, it costs the fast path of lists nothing: the call is marked [`unlikely`], and the
+    /// values that it needs from before the branch wait in memory, not in callee-saved registers.
     #[inline(always)]
     fn post_in_session_or<B: Brand, M: Postable<B>, K, R>(
         &mut self,
@@ -419,7 +419,7 @@ impl SendQueue {
         }
     }
 
-    /// [`post`](Self::post) of any request to any queue.
+    /// [`post`](Self::post) of any request to any queue: the slow path.
     #[cold]
     #[inline(never)]
     fn post_any<B: Brand, M: Postable<B>, K, R>(
@@ -430,8 +430,8 @@ impl SendQueue {
         self.post_amended(request, |_| (), back)
     }
 
-    /// [`post`](Self::post) of any request, which `amend` changes before it goes out in a list. Requests in sessions
-    /// are not amended.
+    /// [`post`](Self::post) of any request. `amend` changes the staged request before it is posted in a list. Requests
+    /// in sessions are not amended.
     #[inline(always)]
     fn post_amended<B: Brand, M: Postable<B>, K, R>(
         &mut self,
@@ -449,7 +449,7 @@ impl SendQueue {
         self.post_accepted(request, amend, back)
     }
 
-    /// Posts a request, also on a broken pair. If it is the last that there is room for, it is signalled.
+    /// Posts a request, also on a broken pair. Signals the request if it takes the queue's last free slot.
     #[inline(always)]
     fn post_accepted<B: Brand, M: Postable<B>, K, R>(
         &mut self,
@@ -474,16 +474,16 @@ impl SendQueue {
         let Taken { entry, rest, filled_before } = staged.fill(request, id, room == 1);
         amend(&staged);
         slot.push(entry);
-        // SAFETY: the one request is filled. Since the push the ledger owns its memory, as the newest; what is inline
-        // is the caller's, who waits.
+        // SAFETY: `staged` is one filled request, the newest of the ledger, which owns its memory since the push.
+        // Inline bytes are borrowed from the caller, who waits for this call to return.
         match unsafe { self.ring(&staged) } {
             Ok(()) => Ok(id),
             Err(failed) => Err(self.not_taken(failed, id, action, (rest, filled_before), back)),
         }
     }
 
-    /// What a post answers where the provider refused the newest request. `taken` is what the ledger does not keep of
-    /// its memory.
+    /// The error for the newest request, which the provider refused. `rest` is the part of its memory that the ledger
+    /// does not keep, and `filled_before` is how many bytes of the memory were filled before the post.
     #[cold]
     fn not_taken<B, M: Postable<B>, K, R>(
         &mut self,
@@ -499,8 +499,8 @@ impl SendQueue {
         })
     }
 
-    /// Posts a request in a session of its own. The `last` that the queue has room for is signalled. The handle of a
-    /// recipient is kept.
+    /// Posts a request in a session of its own. Signals the request if it is the `last`, which takes the queue's last
+    /// free slot. The handle of a recipient is kept already.
     #[inline(always)]
     fn post_in_session<const PLAIN: bool, B, M: Postable<B>, K, R>(
         &mut self,
@@ -518,8 +518,8 @@ impl SendQueue {
         let mut session = unsafe { sessions.open() };
         let (call, entry) = Call::of(request, last);
         slot.push(entry);
-        // SAFETY: since the push the ledger owns the memory; what is inline is the caller's, who waits. The request was
-        // accepted for this queue, and a handle is kept.
+        // SAFETY: the ledger owns the memory since the push. Inline bytes are borrowed from the caller, who waits for
+        // this call to return. The request was accepted for this queue, and the handle of its recipient is kept.
         unsafe { session.add(call, id) };
         session.complete().map(|()| id).map_err(|source| {
             self.poison();
@@ -527,8 +527,8 @@ impl SendQueue {
         })
     }
 
-    /// Sends what is filled of `memory`, fenced, and ends the peer's window with the key `rkey`. The queue posts in
-    /// lists.
+    /// Sends the filled part of `memory`, fenced, and ends the peer's window with the key `rkey`. The queue must post
+    /// in lists.
     pub(super) fn post_invalidating<B: Brand, M: Postable<B>>(
         &mut self,
         memory: M,
@@ -539,9 +539,9 @@ impl SendQueue {
         self.post_amended(request, amend, WorkRequest::into_inner)
     }
 
-    /// Posts a request about a window of type 2. `entry` has the window and its memory, and `fill` makes of an empty
-    /// request what the device is told. `restore` makes of the entry what the program gets where the provider refused.
-    /// There is room.
+    /// Posts a request about a window of type 2. `entry` has the window and its memory, and `fill` fills in the empty
+    /// request for the device. If the provider refuses the request, `restore` turns the entry into the value that the
+    /// program gets. There must be room.
     pub(super) fn post_about_window<R>(
         &mut self,
         entry: Entry,
@@ -553,16 +553,17 @@ impl SendQueue {
         staged.fill_empty(id.raw(), ibv_wr_opcode::IBV_WR_LOCAL_INV);
         fill(&staged);
         self.poster.push(entry);
-        // SAFETY: the one request is filled and has no bytes. The ledger owns the window that it names, as the newest.
+        // SAFETY: `staged` is one filled request without bytes, the newest of the ledger, which owns the window that it
+        // names.
         unsafe { self.ring(&staged) }.map(|()| id).map_err(|failed| {
             self.refused(failed, id, |entry| {
-                // SAFETY: the entry comes back, so the request about its window was not posted.
+                // SAFETY: the entry came back, so the request about its window was not posted.
                 restore(entry, unsafe { NotPosted::new() })
             })
         })
     }
 
-    /// Binds or unbinds a window of type 1, which is in `entry` and is held. There is room.
+    /// Binds or unbinds a window of type 1, which is in `entry`. `held` keeps it from being freed. There must be room.
     pub(super) fn post_bind_type_1<R>(
         &mut self,
         held: HeldWindow<'_>,
@@ -576,14 +577,14 @@ impl SendQueue {
         // memory behind the window, and with it the region.
         match unsafe { held.bind(self.raw, bind) } {
             Ok(()) => Ok(id),
-            // The verb names no request.
+            // `ibv_bind_mw` names no request, so it is uncertain whether the request was queued.
             Err(source) => Err(self.refused((source, None), id, |_| None)),
         }
     }
 }
 
 impl ReceiveQueue {
-    /// Posts a receive, whose first `header_bytes` are not for the message.
+    /// Posts a receive. The first `header_bytes` of the memory are not for the message.
     #[inline(always)]
     pub(crate) fn post<B: Brand, M: Postable<B>>(
         &mut self,
@@ -618,9 +619,10 @@ impl ReceiveQueue {
             wr.num_sge = 0;
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: alive, at or above Init (0), and nobody else posts (`&mut`); the ledger owns the buffer.
+        // SAFETY: the pair is alive and in Init or later (0), and nobody else posts (`&mut`). `wr` is one receive, and
+        // the ledger owns its memory.
         let result = unsafe { (self.verb)(self.raw.as_ptr(), &mut wr, &mut bad) };
-        // One test for both: the result is 0, and no request is named.
+        // One test checks two things: the result is 0, and no request is named.
         if bad.addr() | result as usize == 0 {
             return Ok(id);
         }

@@ -1,12 +1,12 @@
-//! Posting through `ibv_wr_*`: the requests of one doorbell as the calls of one session.
+//! Posting through `ibv_wr_*`: one session for each doorbell, and a few calls in it for each request.
 //!
-//! A batch opens its session with its first request, or where a `post_all` begins, and closes the session where it
-//! rings the doorbell. Each request goes into the session when it is posted, and its memory is written ahead in the
-//! ledger. (To keep the requests and replay them at the doorbell costs almost half as much again.) In between, the
-//! provider holds the lock of the send queue while code of the program runs.
+//! A batch opens its session with its first request, a `post_all` at its beginning. The session is closed where the
+//! doorbell rings. Each request goes into the session when it is posted, and its entry is written to the ledger without
+//! being published. (To keep the requests and replay them at the doorbell costs almost half as much again.) While the
+//! session is open, the provider holds the lock of the send queue and code of the program runs.
 //!
-//! ASSUMPTION: nothing of a session is executed before `ibv_wr_complete` (`ibv_wr_post(3)`, USAGE). Where that call
-//! fails, nothing is sure: the page says that all of the session is aborted, but rxe fails after it has queued all of
+//! ASSUMPTION: no request of a session is executed before `ibv_wr_complete` (`ibv_wr_post(3)`, USAGE). If that call
+//! fails, nothing is certain: the page says that the whole session is aborted, but rxe fails after it has queued all of
 //! it.
 #![allow(unsafe_code, reason = "calls the functions of `ibv_wr_*`")]
 
@@ -24,8 +24,8 @@ use std::ptr::NonNull;
 pub(crate) struct Sessions {
     /// # Invariants
     ///
-    /// 0. A pair that is alive when a session is opened. It has the functions for the operations of its transport, for
-    ///    their memory, for recipients if it has them, and for sessions ([`has_all_functions`]).
+    /// 0. The pair is alive whenever a session is opened. It has the functions for sessions, for the operations of its
+    ///    transport and their memory, and for recipients if the transport has them ([`has_all_functions`]).
     raw: NonNull<ibv_qp_ex>,
 }
 
@@ -45,21 +45,21 @@ pub(crate) fn has_all_functions(qp: &ibv_qp_ex, kind: ibv_qp_type, posting: Post
     sessions && sends && memory && others && atomic_writes
 }
 
-/// An open session. It is completed or aborted.
+/// An open session. Its owner completes or aborts it.
 #[must_use]
 pub(super) struct Session {
     /// # Invariants
     ///
-    /// 0. As in [`Sessions`]. The session is open, and whoever has this value owns it.
+    /// 0. `raw` is as in [`Sessions`]. The session is open, and whoever has this value owns it.
     raw: NonNull<ibv_qp_ex>,
 }
 
 impl Sessions {
-    /// The `ibv_qp` is the first member of the `ibv_qp_ex` that was made.
+    /// `raw` is the first member of the `ibv_qp_ex` that the provider made.
     ///
     /// # Safety
     ///
-    /// The pair [was made](has_all_functions) for sessions, and is alive whenever one is opened.
+    /// The pair [was made](has_all_functions) for sessions, and is alive whenever a session is opened.
     #[inline(always)]
     pub(super) unsafe fn of(raw: NonNull<sys::ibv_qp>) -> Self {
         Self { raw: raw.cast() }
@@ -72,7 +72,8 @@ impl Sessions {
     /// The pair is in a state that sends, nobody else posts to it, and no session of it is open.
     #[inline(always)]
     pub(super) unsafe fn open(self) -> Session {
-        // SAFETY: the function is there (0); the rest is the caller's promise.
+        // SAFETY: the pair has this function (0). It is in a state that sends, nobody else posts, and no session is
+        // open (caller).
         unsafe { verbs::ibv_wr_start(self.raw.as_ptr()) };
         Session { raw: self.raw }
     }
@@ -82,7 +83,7 @@ impl Session {
     /// Closes the session, and hands its requests to the device.
     #[inline(always)]
     pub(super) fn complete(self) -> Result<(), VerbError> {
-        // SAFETY: the function is there, and the session is open (0).
+        // SAFETY: the pair has this function, and the session is open (0).
         match unsafe { verbs::ibv_wr_complete(self.raw.as_ptr()) } {
             0 => Ok(()),
             errno => Err(VerbError::new("ibv_wr_complete", errno.wrapping_abs())),
@@ -92,7 +93,7 @@ impl Session {
     /// Closes the session, and forgets its requests.
     #[cold]
     pub(super) fn abort(self) {
-        // SAFETY: the function is there, and the session is open (0).
+        // SAFETY: the pair has this function, and the session is open (0).
         unsafe { verbs::ibv_wr_abort(self.raw.as_ptr()) };
     }
 
@@ -100,15 +101,16 @@ impl Session {
     ///
     /// # Safety
     ///
-    /// The transport has the operation. The ledger has the entry that came with `call`; what is inline may be read
-    /// until the session is closed. A pair of datagrams gets a recipient, whose handle is kept; other pairs get none.
+    /// The transport has the operation. The ledger has the entry that came with `call`; inline bytes may be read until
+    /// the session is closed. A request of a datagram pair has a recipient, whose handle is kept; other requests have
+    /// none.
     #[inline(always)]
     pub(super) unsafe fn add(&mut self, call: Call, id: WorkId) {
         let Call { action, mut flags, data, length, to } = call;
         let qp = self.raw.as_ptr();
         let is_value = matches!(action.operation, Operation::AtomicWrite);
         if let (Data::Inline(_), 1.., false) = (data, length, is_value) {
-            // The page asks only for the setter, but rxe looks at the flag.
+            // The manual page asks only for the setter, but rxe also checks the flag.
             flags |= ibv_send_flags::IBV_SEND_INLINE.0;
         }
         let Action { rkey, remote_addr, immediate_be, compare_add, swap, .. } = action;
@@ -116,7 +118,7 @@ impl Session {
             clippy::multiple_unsafe_ops_per_block,
             reason = "one request: two members, and the call that reads them"
         )]
-        // SAFETY: alive, and the functions are there (0); the operation is one of the transport's (caller).
+        // SAFETY: the pair is alive, and has these functions (0); the operation is one of its transport (caller).
         unsafe {
             (*qp).wr_id = id.raw();
             (*qp).wr_flags = flags;
@@ -138,39 +140,39 @@ impl Session {
             }
         }
         match data {
-            // The value came with the request.
+            // The value was an argument of `ibv_wr_atomic_write`.
             _ if is_value => {}
             _ if length == 0 => self.add_nothing(),
             Data::Registered(part) => {
-                // SAFETY: the ledger owns the descriptor (caller).
+                // SAFETY: the descriptor is alive, since the ledger owns it (caller).
                 let part = unsafe { part.as_ref() };
-                // The element has `length` bytes: those that are filled, or that count as filled from here on.
+                // This is the length of the request: the bytes that are filled, or that count as filled from here on.
                 let length = part.message();
-                // SAFETY: the function is there (0).
+                // SAFETY: the pair has this function (0).
                 unsafe { verbs::ibv_wr_set_sge(qp, part.lkey(), part.device_addr(), length) };
             }
-            // SAFETY: the function is there (0); the list, which the ledger owns (caller), has `count` elements.
+            // SAFETY: the pair has this function (0). The list has `count` elements, and the ledger owns it (caller).
             Data::List { elements, count } => unsafe { verbs::ibv_wr_set_sge_list(qp, count, elements) },
-            // SAFETY: the function is there (0). It copies `length` bytes, which may be read (caller).
+            // SAFETY: the pair has this function (0). It copies `length` bytes, which may be read (caller).
             Data::Inline(bytes) => unsafe {
                 verbs::ibv_wr_set_inline_data(qp, bytes.cast_mut().cast(), length as usize);
             },
         }
         if let Some(RawTo { handle, number, qkey }) = to {
-            // SAFETY: the function is there, since the pair is one of datagrams; the handle is kept (caller, 0).
+            // SAFETY: the pair has this function (0), since it is a datagram pair. The handle is kept (caller).
             unsafe { verbs::ibv_wr_set_ud_addr(qp, handle, number, qkey) };
         }
     }
 
-    /// Makes the last request an empty one: an element of length 0 means 2^31 bytes to some devices.
+    /// Gives the newest request no elements: an element of length 0 means 2^31 bytes to some devices.
     #[cold]
     fn add_nothing(&mut self) {
-        // SAFETY: the function is there (Sessions 0); the list has no elements.
+        // SAFETY: the pair has this function (0), and the list has no elements.
         unsafe { verbs::ibv_wr_set_sge_list(self.raw.as_ptr(), 0, &sys::NO_ELEMENT) };
     }
 }
 
-/// A request as the calls of a session read it.
+/// A request in the form that the calls of a session read.
 pub(super) struct Call {
     action: Action,
     flags: u32,
@@ -180,8 +182,8 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Takes a request apart: into this for the device, and into an entry for the ledger. If it is the `last` that the
-    /// queue has room for, it is signalled.
+    /// Splits a request: into this for the device, and into an entry for the ledger. Signals the request if it is the
+    /// `last`, which takes the queue's last free slot.
     #[inline(always)]
     pub(super) fn of<const PLAIN: bool, B, M: Postable<B>>(request: Accepted<M, PLAIN>, last: bool) -> (Self, Entry) {
         let to = request.recipient().map(|to| RawTo {
@@ -197,7 +199,7 @@ impl Call {
     }
 }
 
-/// Where the bytes of a request are.
+/// The place of a request's bytes.
 #[derive(Clone, Copy)]
 enum Data {
     /// In one buffer. Its descriptor is read late: until then it takes one register.

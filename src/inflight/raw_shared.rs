@@ -1,8 +1,8 @@
 //! Shared receive queues: the owned handle, and posting to it.
 //!
-//! ASSUMPTION: `ibv_destroy_srq` that returns 0 has ended every access of the device through the queue's receives,
-//! where the provider has `Shared`; and a post that fails and points `bad_wr` at its request has not queued it, where
-//! the provider has `refusal_is_sure` (`provider/reviewed.rs`).
+//! ASSUMPTION: where the provider has `Shared`, an `ibv_destroy_srq` that returns 0 has ended every access of the
+//! device through the queue's receives. Where the provider has `refusal_is_sure`, a post that fails and points `bad_wr`
+//! at its request has not queued that request. (`provider/reviewed.rs`)
 #![allow(unsafe_code, reason = "calls the provider's post function")]
 
 use super::{Entry, MAX_SLOTS, Operation, PostError, Quiescent, SharedLedger, SlabPoster, WorkId, slab};
@@ -16,9 +16,10 @@ use crate::verb_error::{VerbError, note_leak};
 use std::sync::Arc;
 use std::{mem, ptr};
 
-/// A shared receive queue. The handle that posts and all pairs of the queue keep it alive.
+/// A shared receive queue. The handle that posts and all pairs of the queue keep this alive.
 pub(crate) struct SharedCore {
-    /// The device's queue, which the handles of queue pairs hold too, but not beyond their pairs' references to this.
+    /// The device's queue. The handles of queue pairs hold it too, but each of them ends before its pair's reference to
+    /// this.
     handle: Arc<handles::SharedQueue>,
     pub(crate) id: SharedReceiveQueueId,
     pub(crate) ledger: SharedLedger,
@@ -29,17 +30,17 @@ pub(crate) struct SharedCore {
 pub(crate) struct SharedPoster {
     /// # Invariants
     ///
-    /// 0. The core's own, copied, so that a post touches no other cache line.
+    /// 0. The pointer of the core's queue, copied so that a post touches no other cache line.
     raw: ObjectPtr<sys::ibv_srq>,
     verb: PostShared,
     pub(crate) poster: SlabPoster<Entry>,
-    /// 1. Set once the queue is no longer alive, or when a post may have been half done: nothing more is posted.
+    /// 1. Set once the queue is no longer alive, or after a post that may be half done. Then nothing more is posted.
     broken: bool,
     core: Arc<SharedCore>,
 }
 
 impl SharedPoster {
-    /// Creates a queue for `receives` in flight, with a ledger of `slots`.
+    /// Creates a queue for `receives` receives in flight, with a ledger of `slots` slots.
     pub(crate) fn create(domain: &Arc<DomainInner>, receives: u32, slots: u32) -> Result<Self, VerbError> {
         let verb = domain.context.functions().post_srq_recv;
         let verb = verb.ok_or(VerbError::new("ibv_create_srq", libc::EOPNOTSUPP))?;
@@ -52,7 +53,7 @@ impl SharedPoster {
         let ledger = SharedLedger::clone(&poster.slab);
         let core = Arc::new(SharedCore { handle: Arc::new(handle), id, ledger, domain: Arc::clone(domain) });
         if granted.max_wr < receives || granted.max_sge < 1 {
-            // Dropping the core destroys the queue.
+            // This return drops the core, which destroys the queue.
             return Err(VerbError::new("ibv_create_srq", libc::ENOMEM));
         }
         Ok(Self { raw, verb, poster, broken: false, core })
@@ -84,7 +85,8 @@ impl SharedPoster {
         let id = vacancy.fill(Entry::unique(Operation::Receive, buffer));
         let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge };
         let mut bad = ptr::null_mut();
-        // SAFETY: alive, since it is not broken (1). Nobody else posts (`&mut`); the slab owns the buffer.
+        // SAFETY: the queue is alive, since it is not broken (1). Nobody else posts (`&mut`), and the slab owns the
+        // buffer.
         let result = unsafe { (self.verb)(self.raw.0.as_ptr(), &mut wr, &mut bad) };
         if result == 0 && bad.is_null() {
             return Ok(id);
@@ -93,10 +95,11 @@ impl SharedPoster {
         Err(self.refused(ptr::eq(bad, &wr), id, VerbError::new("ibv_post_srq_recv", errno)))
     }
 
-    /// The answer where the provider refused a request.
+    /// The error of a post that failed. `is_named`: `bad_wr` points to the request.
     #[cold]
     fn refused<B>(&mut self, is_named: bool, id: WorkId, source: VerbError) -> PostError<Buffer<B>> {
-        // Only a provider that names our request has surely not queued it, and only if its refusals are reviewed.
+        // A request is certainly not queued only if the provider names it, and only if the provider's refusals were
+        // reviewed.
         match if is_named && self.core.domain.context.promises().refusal_is_sure {
             self.poster.slab.take(id).and_then(Entry::into_buffer)
         } else {
@@ -112,12 +115,12 @@ impl SharedPoster {
 
     /// Destroys the queue, if no pair receives from it.
     pub(crate) fn destroy(&mut self) -> Result<(), VerbError> {
-        // This is the only reference, so there is no pair.
+        // If this is the only reference, no pair receives from the queue.
         let ended = match Arc::get_mut(&mut self.core) {
             Some(core) => core.destroy(),
             None => Err(VerbError::new("ibv_destroy_srq", libc::EBUSY)),
         };
-        // Nothing is posted to a queue that has ended, or that a failed destroy has left half-dead.
+        // Nothing is posted to a queue that has ended, or that a failed destroy may have left half-destroyed.
         self.broken |= !self.core.handle.is_alive();
         ended
     }
@@ -129,7 +132,7 @@ impl SharedCore {
         &self.handle
     }
 
-    /// Whether verbs may use the queue.
+    /// Checks that verbs may use the queue. Otherwise returns an error of `verb`.
     pub(crate) fn alive(&self, verb: &'static str) -> Result<(), VerbError> {
         if self.handle.is_alive() { Ok(()) } else { Err(VerbError::new(verb, libc::EIO)) }
     }
@@ -142,17 +145,18 @@ impl SharedCore {
         self.handle.query()
     }
 
-    /// Destroys the queue. What is in flight stays in the ledger, which completion queues keep that may have
-    /// completions of it. Where the queue may be half-dead after the provider failed, no verb uses it any more.
+    /// Destroys the queue. Receives in flight stay in the ledger, which is kept by completion queues that may have
+    /// completions of them. If the provider failed and may have left the queue half-destroyed, no verb uses it any
+    /// more.
     fn destroy(&mut self) -> Result<(), VerbError> {
         let verb = "ibv_destroy_srq";
         self.alive(verb)?;
         let context = &self.domain.context;
-        // No pair uses it, since each pair has a reference to this, and its handle ends before that reference.
+        // No pair uses the queue: each pair has a reference to this, and the pair's handle ends before that reference.
         let handle = Arc::get_mut(&mut self.handle).ok_or(VerbError::new(verb, libc::EBUSY))?;
         let ended = context.objects.end(handle.address(), || handle.end());
         if ended.is_ok() {
-            // SAFETY: destroyed just now, with the queue of this ledger; see the assumption above.
+            // SAFETY: the queue of this ledger was destroyed just now; see the assumption at the top of this file.
             self.ledger.end(&unsafe { Quiescent::new() });
         } else if !context.promises().destroy_may_be_retried {
             handle.give_up();
@@ -163,13 +167,13 @@ impl SharedCore {
 
 impl Drop for SharedCore {
     fn drop(&mut self) {
-        // What is in flight goes with the ledger: completion queues may have completions of it.
+        // Receives in flight stay in the ledger, which is kept by completion queues that may have completions of them.
         if self.ledger.has_ended() {
             return;
         }
         if let Err(error) = self.destroy() {
             note_leak("a shared receive queue", error);
-            // The device may still use what is in flight, so nothing that it needs may end.
+            // The device may still use the receives in flight, so nothing that it needs is freed.
             mem::forget(SharedLedger::clone(&self.ledger));
             mem::forget(Arc::clone(&self.domain));
         }

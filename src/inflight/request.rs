@@ -22,7 +22,7 @@ mod sealed {
         type Rest;
         /// How many bytes are filled.
         fn filled(&self, key: Key) -> usize;
-        /// The number of filled bytes, for one buffer or inline bytes, if there are any and they fit in one message;
+        /// The number of filled bytes of one buffer or of inline bytes, if it is not 0 and fits in one message;
         /// otherwise 0.
         fn message(&self, _: Key) -> u32 {
             0
@@ -49,7 +49,7 @@ mod sealed {
             None
         }
         fn into_entry(self, operation: Operation, key: Key) -> (Entry, Self::Rest);
-        /// Puts the handle together again from its `entry` and `rest`.
+        /// Rebuilds the handle from its `entry` and `rest`.
         fn from_entry(entry: Entry, rest: Self::Rest, key: Key) -> Option<Self>;
     }
 }
@@ -85,8 +85,8 @@ pub struct WorkRequest<M, K> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// What a request asks for, besides its memory. The constructors of [`WorkRequest`] combine an action only with memory
-/// that fits: an operation that makes the device write gets memory that a device may fill.
+/// The action of a request: everything but its memory. The constructors of [`WorkRequest`] combine an action only with
+/// memory that fits: an operation that makes the device write gets memory that a device may fill.
 #[derive(Clone, Copy)]
 pub(crate) struct Action {
     pub(super) operation: Operation,
@@ -171,15 +171,16 @@ impl Action {
         matches!(self.opcode, ibv_wr_opcode::IBV_WR_SEND_WITH_IMM | ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM)
     }
 
-    /// The [`length`](Self::length) of a *plain* request, which has at least one byte, in one buffer or inline, and no
-    /// recipient. `None` for every other request. Plain requests are checked here in one compare; the others go through
-    /// `length`.
+    /// The [`length`](Self::length) of a *plain* request; `None` for any other request. A plain request has at least
+    /// one byte, in one buffer or inline, and no recipient. Plain requests are checked here with one compare; the
+    /// others go through `length`.
     #[inline(always)]
     fn plain_length<B: Brand, M: Postable<B>>(&self, memory: &M, domain: DomainId, limits: PostLimits) -> Option<u32> {
         if B::CHECKED && !memory.is_of(domain, KEY) {
             return None;
         }
-        // The opcode is a constant where the request is made, so this costs nothing without an immediate.
+        // The opcode is a compile-time constant where the request is made, so a request without an immediate pays
+        // nothing.
         if self.has_immediate() && limits.is_iwarp() {
             return None;
         }
@@ -198,7 +199,7 @@ impl Action {
             }
             _ => return None,
         };
-        // The subtraction wraps for a length of 0, so one compare covers both limits.
+        // The subtraction wraps around for a length of 0, so one compare checks both limits.
         (u64::from(length.wrapping_sub(1)) < within).then_some(length)
     }
 
@@ -242,7 +243,7 @@ impl Action {
             Operation::Send | Operation::Receive | Operation::Bind | Operation::Revoke => {
                 (memory.filled(KEY) as u64, bytes)
             }
-            // `remote_len` is at most one message.
+            // `remote_len` bytes always fit in one message.
             Operation::Write if elements != 0 => (memory.filled(KEY) as u64, self.remote_len),
             Operation::Write => (memory.filled(KEY) as u64, self.remote_len.min(bytes)),
             Operation::Read => (self.remote_len, bytes.min(capacity as u64)),
@@ -281,13 +282,14 @@ pub(crate) struct PostLimits {
     pub(crate) elements: u16,
     /// How requests are handed to the device. It also says whether atomic writes are allowed.
     pub(crate) posting: Posting,
-    /// [`BARRIER`](Self::BARRIER) and [`READS`](Self::READS) share one byte, so that the limits fit in one word.
+    /// [`BARRIER`](Self::BARRIER), [`READS`](Self::READS) and the other flags share one byte, so that the limits fit in
+    /// one word.
     pub(crate) flags: u8,
 }
 static_assertions::assert_eq_size!(PostLimits, u64);
 
 impl PostLimits {
-    /// Set if windows are barriers on this device.
+    /// Set if windows are barriers on this device: the end of a window ends all access through it.
     pub(crate) const BARRIER: u8 = 1;
     /// Set if the pair may have reads and atomics outstanding. On a pair that may not, some devices would never finish
     /// a read, nor any request behind it.
@@ -328,22 +330,22 @@ impl PostLimits {
     }
 }
 
-/// What requests are checked against: the domain and the limits of a queue.
+/// The domain and the limits of a queue, which requests are checked against.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds {
     pub(super) domain: DomainId,
     pub(super) limits: PostLimits,
 }
 
-/// A request that was checked, together with the result: it may be posted. Where `PLAIN` is true, the request is also
+/// A request that passed the check, with the length that the check found. If `PLAIN` is true, the request is also
 /// [plain](Action::plain_length).
 pub(super) struct Accepted<M, const PLAIN: bool> {
     memory: M,
     action: Action,
     /// # Invariants
     ///
-    /// 0. How many bytes this action moves from or to this memory. The memory has so many, and so has the peer's. If
-    ///    the request is plain, it is not 0.
+    /// 0. How many bytes this action moves from or to this memory. The memory has that many bytes, and so has the
+    ///    peer's. If the request is plain, the length is not 0.
     length: u32,
 }
 
@@ -362,7 +364,7 @@ impl<M, const PLAIN: bool> Accepted<M, PLAIN> {
         if PLAIN { None } else { self.memory.recipient(KEY) }
     }
 
-    /// The same request, of which the peer's address and key wait in memory, not in registers.
+    /// The same request, with the peer's address and key in memory instead of in registers.
     #[inline(always)]
     pub(super) fn out_of_registers(mut self) -> Self {
         if !matches!(self.action.operation, Operation::Send) {
@@ -442,7 +444,7 @@ impl<M, K> WorkRequest<M, K> {
         self
     }
 
-    /// The request as the caller passed it.
+    /// The memory, as the caller passed it.
     pub(crate) fn into_inner(self) -> M {
         self.memory
     }

@@ -28,7 +28,7 @@ use crate::domain::Number;
 use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::fmt;
 
-/// What is in flight on one shared receive queue.
+/// The values in flight on one shared receive queue.
 pub(crate) struct Slab<T> {
     slots: Box<[Slot<T>]>,
     /// The difference between two consecutive tickets of a slot: a power of two, no less than the number of slots. A
@@ -111,8 +111,8 @@ impl<T> Slab<T> {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Takes out the values in flight on a queue that [ended](Self::end), and none on another. If a poller takes one
-    /// at the same time, the poller gets it.
+    /// Takes out the values in flight on a queue that [ended](Self::end); takes none out on any other queue. If a
+    /// poller takes a value at the same time, the poller gets it.
     pub(crate) fn take_all(&self) -> impl Iterator<Item = T> {
         let slots: &[_] = if self.has_ended() { &self.slots } else { &[] };
         slots.iter().filter_map(|slot| {
@@ -257,15 +257,15 @@ impl<T> SlabPoster<T> {
 
 /// The first free slot of the list. If it is dropped, the slot stays free.
 pub(crate) struct Vacancy<'p, T> {
-    /// The head of the poster's list: the index of this slot. While it is there, only the poster touches the slot (slot
-    /// 1).
+    /// The head of the poster's list: the index of this slot. While the slot is in the list, only the poster touches it
+    /// (slot 1).
     free: &'p mut u32,
     slot: &'p Slot<T>,
     number: u32,
 }
 
 impl<'p, T> Vacancy<'p, T> {
-    /// Puts a value in. From here on it belongs to the device.
+    /// Puts a value into the slot. From here on the value belongs to the device.
     #[inline]
     pub(crate) fn fill(self, value: T) -> WorkId {
         let number = self.number;

@@ -1,7 +1,8 @@
-//! Requests as the provider reads them, and the stage where a batch keeps such requests until it rings.
+//! Requests in the form that the provider reads, and the stage where a batch keeps such requests until it rings.
 //!
 //! The members of a request are [`Cell`]s: the requests of a stage point to each other, so shared references to all of
-//! them exist at once. What a member held before costs no initialization where nobody reads it.
+//! them exist at once. Members that the provider does not always read are `MaybeUninit`, so that they need not be
+//! initialized.
 #![allow(unsafe_code, reason = "lends what a thread has")]
 
 use super::request::{Accepted, Postable, SIGNALED};
@@ -27,9 +28,9 @@ type Shared = sys::ibv_send_wr__bindgen_ty_3;
 type Other = sys::ibv_send_wr__bindgen_ty_4;
 type Bind = sys::ibv_send_wr__bindgen_ty_4__bindgen_ty_1;
 
-/// A request as the provider reads it: an [`ibv_send_wr`], member by member, and behind it the element of an inline
-/// request. Of the unions the provider reads only what the opcode uses. The immediate is an exception: rxe's provider
-/// reads it of each request, and refuses a bind whose immediate is not 0.
+/// A request in the form that the provider reads: the members of an [`ibv_send_wr`], and behind them the element of an
+/// inline request. Of the unions the provider reads only the member that the opcode uses, with one exception: the
+/// provider of rxe reads the immediate of each request, and refuses a bind whose immediate is not 0.
 #[repr(C)]
 pub(super) struct Staged {
     wr_id: Cell<u64>,
@@ -42,7 +43,7 @@ pub(super) struct Staged {
     target: Cell<MaybeUninit<Target>>,
     _shared: Cell<MaybeUninit<Shared>>,
     other: Cell<MaybeUninit<Other>>,
-    /// The element to which an inline request points. Other requests have theirs in a descriptor.
+    /// The element of an inline request. Other requests point to an element in a descriptor.
     element: Cell<MaybeUninit<sys::ibv_sge>>,
 }
 const _: () = {
@@ -60,12 +61,12 @@ const _: () = {
     assert!(align_of::<Staged>() >= align_of::<ibv_send_wr>());
 };
 
-/// What becomes of the memory of a request that is staged.
+/// The memory of a request that was staged, taken apart.
 pub(super) struct Taken<R> {
-    /// For the ledger, which must have it when the request is rung.
+    /// The entry for the ledger, which must have it before the doorbell rings.
     pub(super) entry: Entry,
     pub(super) rest: R,
-    /// If the request fills one buffer: how many bytes of it were filled before.
+    /// If the request fills one buffer: how many bytes of the buffer were filled before. Otherwise 0.
     pub(super) filled_before: usize,
 }
 
@@ -86,16 +87,16 @@ impl Staged {
         }
     }
 
-    /// The request, for the provider.
+    /// A pointer to the request, for the provider.
     #[inline(always)]
     pub(super) fn as_wr(&self) -> *mut ibv_send_wr {
         ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Takes a request apart: into this for the device, and into an entry for the ledger. If it is the `last` that the
-    /// queue has room for, it is signalled.
+    /// Splits a request: into this for the device, and into an entry for the ledger. Signals the request if it is the
+    /// `last`, which takes the queue's last free slot.
     ///
-    /// An inline request points into this.
+    /// An inline request points to its element in this.
     #[inline(always)]
     pub(super) fn fill<const PLAIN: bool, B, M: Postable<B>>(
         &self,
@@ -166,7 +167,7 @@ impl Staged {
         self.target.set(MaybeUninit::new(target));
     }
 
-    /// Makes this a request without bytes, signalled.
+    /// Makes this a signalled request without bytes.
     pub(super) fn fill_empty(&self, wr_id: u64, opcode: ibv_wr_opcode) {
         self.wr_id.set(wr_id);
         self.sg_list.set((&raw const sys::NO_ELEMENT).cast_mut());
@@ -189,7 +190,7 @@ impl Staged {
     }
 }
 
-/// Gives memory of a request that was not posted back as it was before: what the request was to fill is not filled.
+/// Restores the filled length of memory that a request was to fill. The request was not posted.
 #[cold]
 pub(super) fn undo_fill(entry: &Entry, filled_before: usize) {
     if !entry.operation(QueueKind::Send).fills() {
@@ -202,10 +203,10 @@ pub(super) fn undo_fill(entry: &Entry, filled_before: usize) {
     }
 }
 
-/// A place in a stage.
+/// A place for one request in a stage.
 pub(super) struct Slot {
     staged: Staged,
-    /// What [`Taken`] says of the request.
+    /// See [`Taken::filled_before`].
     filled_before: Cell<usize>,
 }
 
@@ -230,7 +231,7 @@ impl Slot {
         entry
     }
 
-    /// Makes the request complete with a completion of its own.
+    /// Makes the request a signalled one.
     #[inline(always)]
     pub(super) fn signal(&self) {
         let flags = &self.staged.send_flags;
@@ -243,8 +244,8 @@ impl Slot {
     }
 }
 
-/// Slots that lie side by side, taken from the front. (A slice iterator, except that taking a slot that is known to be
-/// there leaves no trace of the end in a loop.)
+/// A cursor over contiguous slots. (It is a slice iterator with one more method: a loop that takes slots which are
+/// known to exist need not keep the end in a register.)
 #[derive(Clone, Copy)]
 pub(super) struct Slots<'s> {
     /// # Invariants
@@ -279,9 +280,9 @@ impl<'s> Slots<'s> {
         if self.is_empty() {
             return None;
         }
-        // SAFETY: not the end.
+        // SAFETY: `next` is before `end`, since a slot is left.
         let slot = unsafe { self.peek() };
-        // SAFETY: not the end.
+        // SAFETY: `next` is before `end`, since a slot is left.
         unsafe { self.pass() };
         Some(slot)
     }
@@ -290,10 +291,10 @@ impl<'s> Slots<'s> {
     ///
     /// # Safety
     ///
-    /// There is one.
+    /// A slot is left: `next` is before `end`.
     #[inline(always)]
     pub(super) unsafe fn peek(&self) -> &'s Slot {
-        // SAFETY: a slot (0), since there is one (caller).
+        // SAFETY: `next` is before `end` (caller), so it points to a slot that lives for `'s` (0).
         unsafe { &*self.next }
     }
 
@@ -301,14 +302,14 @@ impl<'s> Slots<'s> {
     ///
     /// # Safety
     ///
-    /// There is a next one.
+    /// A slot is left: `next` is before `end`.
     #[inline(always)]
     pub(super) unsafe fn pass(&mut self) {
         self.next = self.next.wrapping_add(1);
     }
 }
 
-/// Slots for the requests of a batch. Each request is linked to the next.
+/// The slots for the requests of a batch. Each request is linked to the next one.
 struct Stage([Slot; STAGED]);
 
 impl Stage {
@@ -324,14 +325,15 @@ impl Stage {
     }
 }
 
-/// The first requests of a stage, cut off from the others until this is dropped.
+/// The first requests of a stage, as a list of their own: the last one is not linked to the next slot until this is
+/// dropped.
 pub(super) struct Chain<'s> {
     first: &'s Slot,
     last: &'s Slot,
 }
 
 impl<'s> Chain<'s> {
-    /// The first `count` of the slots. `None` if there are not so many, or if it is 0.
+    /// The first `count` of the slots; `None` if there are fewer, or if `count` is 0.
     #[inline(always)]
     pub(super) fn of(slots: &'s [Slot], count: usize) -> Option<Self> {
         let last = slots.get(count.wrapping_sub(1))?;
@@ -348,13 +350,14 @@ impl<'s> Chain<'s> {
 impl Drop for Chain<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // After the last slot there is none, but a list that goes so far ends there.
+        // For the last slot of the stage this link points to no slot. Nobody follows it: a list of all slots cuts the
+        // link before it is posted.
         let after = ptr::from_ref(self.last).wrapping_add(1);
         self.last.staged.next.set(after.cast_mut().cast());
     }
 }
 
-/// What a thread's stage is used for.
+/// How a thread's stage is used now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Usage {
     Unlinked,
@@ -362,36 +365,36 @@ enum Usage {
     Taken,
 }
 
-type OfThread = (Cell<Usage>, Stage);
+type ThreadStage = (Cell<Usage>, Stage);
 
 thread_local! {
-    /// One stage for all batches of a thread: it is linked once, and no queue pair has to keep one.
-    static OF_THREAD: OfThread = const { (Cell::new(Usage::Unlinked), Stage::new()) };
+    /// One stage serves all batches of a thread: so it is linked only once, and no queue pair has to keep one.
+    static THREAD_STAGE: ThreadStage = const { (Cell::new(Usage::Unlinked), Stage::new()) };
 }
 
-/// Sets what the thread's stage is used for when a batch is over.
-struct Afterwards<'t>(&'t Cell<Usage>, Usage);
+/// Restores the usage of the thread's stage when a batch is over.
+struct RestoreUsage<'t>(&'t Cell<Usage>, Usage);
 
-impl Drop for Afterwards<'_> {
+impl Drop for RestoreUsage<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         self.0.set(self.1);
     }
 }
 
-/// Lends `f` a linked stage, which nobody else uses meanwhile: the thread's, or a new one if a batch is
-/// using that.
+/// Lends `f` a linked stage that nobody else uses: the stage of the thread, or a new one if another batch of the thread
+/// is using that.
 #[inline(always)]
 pub(super) fn with_stage<R>(f: impl FnOnce(&[Slot]) -> R) -> R {
-    let of_thread: *const OfThread = OF_THREAD.with(ptr::from_ref);
-    // SAFETY: the thread's, which lives longer than this call.
+    let of_thread: *const ThreadStage = THREAD_STAGE.with(ptr::from_ref);
+    // SAFETY: the pointer is to a thread-local of this thread, which lives longer than this call.
     let (usage, of_thread) = unsafe { &*of_thread };
     let mut spare = None;
     let (stage, after) = match usage.replace(Usage::Taken) {
         Usage::Free => (of_thread, Usage::Free),
         before => linked(before, of_thread, &mut spare),
     };
-    let _afterwards = Afterwards(usage, after);
+    let _restore = RestoreUsage(usage, after);
     f(&stage.0)
 }
 

@@ -52,16 +52,16 @@ const fn explained(
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $code:ident, $side:ident,
         $what:literal, causes: $causes:literal, check: $check:literal, see: $see:literal;)+) => {
-        /// Why a request ended as it did.
+        /// How a request ended: with success, or with the reason why it failed.
         ///
-        /// When printed, it says what happened, on whose side, the usual causes, what to check, and the heading of
+        /// Its text says what happened, on whose side, the usual causes, what to check, and the heading of
         /// [docs/failures.md](https://docs.rs/crate/rdma-interlock/latest/source/docs/failures.md) that has more.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[non_exhaustive]
         #[doc(alias = "ibv_wc_status")]
         #[doc(alias = "ibv_wc_status_str")]
         pub enum Status {
-            /// It succeeded.
+            /// The request succeeded.
             #[doc(alias = "IBV_WC_SUCCESS")]
             Success,
             $($(#[$doc])* $name,)+
@@ -75,7 +75,7 @@ macro_rules! statuses {
         }
 
         impl Status {
-            /// Reads what the device wrote.
+            /// The status with the number that the device wrote.
             #[inline]
             pub(crate) fn from_raw(raw: u32) -> Self {
                 match sys::ibv_wc_status(raw) {
@@ -124,7 +124,7 @@ const DESTROYED: Explained = explained(
 );
 const PROVIDER_FAULT: Explained = explained(
     "",
-    "the provider reported a completion that cannot be",
+    "the provider reported an impossible completion",
     Some(FaultSide::Device),
     "a defect of the provider library, the driver or the device",
     "their versions; report it to their vendor",
@@ -140,12 +140,13 @@ const UNKNOWN: Explained = explained(
 );
 
 impl Status {
-    /// Its name in C, such as `IBV_WC_RETRY_EXC_ERR`; `None` for statuses of the library and unknown ones.
+    /// The name of the status in C, such as `IBV_WC_RETRY_EXC_ERR`; `None` for statuses of the library and unknown
+    /// ones.
     pub fn c_name(self) -> Option<&'static str> {
         Some(self.explained().name).filter(|name| !name.is_empty())
     }
 
-    /// On whose side to look; `None` for a success.
+    /// The side on which to look for the cause; `None` for a success.
     pub fn side(self) -> Option<FaultSide> {
         self.explained().side
     }
@@ -199,15 +200,15 @@ statuses! {
     #[doc(alias = "IBV_WC_LOC_PROT_ERR")]
     LocalProtection = IBV_WC_LOC_PROT_ERR, Local,
         "local protection error: the memory of the request, its key or its rights do not fit",
-        causes: "not from this library's requests, unless the device or something else in the process ended a registration",
+        causes: "not a request of this library, unless the device or other code in the process ended a registration",
         check: "what else in the process calls verbs; the provider's version",
         see: "docs/failures.md#local-protection";
     /// The queue pair was in Error, so the request was not executed, or not to its end.
     #[doc(alias = "IBV_WC_WR_FLUSH_ERR")]
     Flushed = IBV_WC_WR_FLUSH_ERR, Either,
         "flushed: the queue pair was in Error",
-        causes: "an earlier failure of the pair, `into_error`, or the peer's device; on soft-RoCE also what other devices call \
-                 a local error of this request",
+        causes: "an earlier failure of the pair, `into_error`, or the peer's device; on soft-RoCE also a failure of this \
+                 request that other devices report as a local error",
         check: "the failure before it, `first_failure`; the request may have been executed",
         see: "docs/failures.md#flushed";
     /// A memory window was not bound.
@@ -220,7 +221,7 @@ statuses! {
     /// The peer's device answered with something malformed.
     #[doc(alias = "IBV_WC_BAD_RESP_ERR")]
     BadResponse = IBV_WC_BAD_RESP_ERR, Remote,
-        "bad response: the peer's device sent what this one does not understand",
+        "bad response: the peer's device sent a response that this one does not understand",
         causes: "packets of an earlier connection, or a defect of the peer's device",
         check: "that both sides chose new packet sequence numbers; the firmware of both",
         see: "docs/failures.md#bad-response";
@@ -244,7 +245,7 @@ statuses! {
     RemoteAccess = IBV_WC_REM_ACCESS_ERR, Remote,
         "remote access error: the peer's memory, its key or its rights do not allow it",
         causes: "the peer deregistered the memory, or granted other bounds or rights",
-        check: "whether the peer still has the region, and that the record of it is today's",
+        check: "that the peer still has the region, and that this side's record of it is current",
         see: "docs/failures.md#remote-access";
     /// The peer could not finish the request.
     #[doc(alias = "IBV_WC_REM_OP_ERR")]
@@ -258,7 +259,7 @@ statuses! {
     RetryExceeded = IBV_WC_RETRY_EXC_ERR, Either,
         "retry count exceeded: the peer does not answer",
         causes: "the peer is gone, not connected to this queue pair, or expects other packet sequence numbers; the network \
-                 loses packets; or the peer is on a soft device of another process, where nothing of this one gets",
+                 loses packets; or the peer is on a soft device of another process, which this process cannot reach",
         check: "that the peer is up and in Ready To Receive, the endpoints on both sides, and the route between the GIDs",
         see: "docs/failures.md#retry-exceeded";
     /// The peer had no receive posted for too long.
@@ -321,7 +322,7 @@ statuses! {
     #[doc(alias = "IBV_WC_GENERAL_ERR")]
     General = IBV_WC_GENERAL_ERR, Device,
         "general error of the transport",
-        causes: "what the device has no better word for",
+        causes: "an error for which the device has no other status",
         check: "the vendor error, with the vendor's documents",
         see: "docs/failures.md#general";
 }

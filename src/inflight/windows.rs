@@ -47,7 +47,7 @@ impl SendQueue {
         if self.room() == 0 {
             return Err(self.no_room((window, memory)));
         }
-        // Held, so that nobody frees the window while its key changes and while the provider reads it.
+        // The window is held, so that nobody frees it while its key changes and while the provider reads it.
         let core = window.inner().core();
         let Some(mut held) = core.hold() else {
             return Err(PostError::Flawed { request: (window, memory), flaw: RequestFlaw::WindowEnded });
@@ -113,8 +113,8 @@ impl SendQueue {
     }
 }
 
-/// The reason why no window can be bound over `memory`. If windows are not `barriers`, they let peers into the whole
-/// region.
+/// The reason why no window can be bound over `memory`. If windows are not `barriers`, a window lets peers into the
+/// whole region, so it must be bound over the whole region.
 fn memory_flaw<B: Brand>(memory: &Bindable<B>, domain: DomainId, barriers: bool) -> Option<RequestFlaw> {
     if B::CHECKED && !memory.is_of(domain) {
         return Some(RequestFlaw::OtherDomain);

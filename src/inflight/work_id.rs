@@ -88,7 +88,7 @@ impl WorkId {
         QueueKey((self.0 & (STEP - 1)) as u32)
     }
 
-    /// The count of the request in its slot. It goes on through all work queues that have had the slot.
+    /// The count of the request in its slot. It goes on counting through all work queues that have had the slot.
     pub(crate) fn count(self) -> u64 {
         self.0 >> NAME_BITS
     }
@@ -103,15 +103,15 @@ impl WorkId {
     /// The number of the queue and the ticket, if this is the id of a shared receive.
     #[inline(always)]
     pub(crate) fn as_shared(self) -> Option<(u32, u64)> {
-        // Not by `kind()`: it answers "shared" also for the unused fourth value of the two bits.
+        // `kind()` would not do: it also returns `Shared` for the fourth value of the two bits, which is unused.
         let is_shared = self.key().0 >> SLOT_BITS == QueueKind::Shared as u32;
         is_shared.then_some((self.key().slot() as u32, self.count()))
     }
 
-    /// The id of the request that is posted `ahead` requests later.
+    /// The id of the request that is posted `count` requests later.
     #[inline(always)]
-    pub(crate) fn after(self, ahead: u32) -> Self {
-        Self(after(self.0, ahead))
+    pub(crate) fn after(self, count: u32) -> Self {
+        Self(after(self.0, count))
     }
 
     /// The low bits of the count.

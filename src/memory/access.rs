@@ -6,7 +6,7 @@ pub(super) mod sealed {
     #[allow(unnameable_types, reason = "seals `Access`")]
     pub trait Sealed {
         const FLAGS: crate::sys::ibv_access_flags;
-        /// Whether peers name its first byte by 0.
+        /// Whether peers address the first byte as 0.
         const ZERO_BASED: bool = false;
     }
 }
@@ -53,7 +53,7 @@ pub trait Access: sealed::Sealed + 'static {}
 #[doc(alias = "IBV_ACCESS_LOCAL_WRITE")]
 pub trait DeviceMayWrite: Access {}
 
-/// Peers may read it.
+/// Peers may read the memory.
 #[diagnostic::on_unimplemented(
     message = "a peer may not read memory granted as `{Self}`",
     label = "needs remote read",
@@ -62,7 +62,7 @@ pub trait DeviceMayWrite: Access {}
 #[doc(alias = "IBV_ACCESS_REMOTE_READ")]
 pub trait PeerMayRead: Exposed {}
 
-/// Peers may write it.
+/// Peers may write the memory.
 #[diagnostic::on_unimplemented(
     message = "a peer may not write to memory granted as `{Self}`",
     label = "needs remote write",
@@ -71,7 +71,7 @@ pub trait PeerMayRead: Exposed {}
 #[doc(alias = "IBV_ACCESS_REMOTE_WRITE")]
 pub trait PeerMayWrite: Exposed {}
 
-/// Peers may do atomics on it.
+/// Peers may do atomics on the memory.
 #[diagnostic::on_unimplemented(
     message = "a peer may not do atomics on memory granted as `{Self}`",
     label = "needs remote atomic",
@@ -88,7 +88,7 @@ pub trait PeerMayAtomic: Exposed {}
 )]
 pub trait PeerMayChange: Access {}
 
-/// No peer can change it, so the program may borrow it as `&[u8]`.
+/// No peer can change the memory, so the program may borrow it as `&[u8]`.
 #[diagnostic::on_unimplemented(
     message = "a peer can write to memory registered as `{Self}` at any time, so it is never `&[u8]`",
     label = "peers may write here",
@@ -96,7 +96,7 @@ pub trait PeerMayChange: Access {}
 )]
 pub trait PeerCannotWrite: Access {}
 
-/// No peer reaches it at all, so the program may borrow it as `&mut [u8]`.
+/// No peer reaches the memory at all, so the program may borrow it as `&mut [u8]`.
 #[diagnostic::on_unimplemented(
     message = "a peer can reach memory registered as `{Self}` at any time, so it is never `&mut [u8]`",
     label = "peers reach this memory",
@@ -104,7 +104,7 @@ pub trait PeerCannotWrite: Access {}
 )]
 pub trait Unexposed: PeerCannotWrite {}
 
-/// Peers may read it, write it or do atomics on it.
+/// Peers may read the memory, write it or do atomics on it.
 #[diagnostic::on_unimplemented(
     message = "no peer reaches memory registered as `{Self}`",
     label = "private memory",
@@ -117,7 +117,7 @@ const REMOTE_READ: u32 = flags::IBV_ACCESS_REMOTE_READ.0;
 const REMOTE_WRITE: u32 = flags::IBV_ACCESS_REMOTE_WRITE.0;
 const REMOTE_ATOMIC: u32 = flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 
-/// The device reads it for its own program: to send it, or to write it to a peer.
+/// The device reads the memory for its own program: to send it, or to write it to a peer.
 #[derive(Debug)]
 pub enum LocalRead {}
 impl Access for LocalRead {}
@@ -127,7 +127,7 @@ impl sealed::Sealed for LocalRead {
     const FLAGS: flags = flags(0);
 }
 
-/// The device reads and writes it for its own program.
+/// The device reads and writes the memory for its own program.
 #[derive(Debug)]
 pub enum LocalWrite {}
 impl Access for LocalWrite {}
@@ -138,7 +138,7 @@ impl sealed::Sealed for LocalWrite {
     const FLAGS: flags = flags(LOCAL_WRITE);
 }
 
-/// Peers may read it.
+/// Peers may read the memory.
 #[derive(Debug)]
 pub enum RemoteRead {}
 impl Access for RemoteRead {}
@@ -149,7 +149,7 @@ impl sealed::Sealed for RemoteRead {
     const FLAGS: flags = flags(REMOTE_READ);
 }
 
-/// Peers may write it.
+/// Peers may write the memory.
 #[derive(Debug)]
 pub enum RemoteWrite {}
 impl Access for RemoteWrite {}
@@ -161,7 +161,7 @@ impl sealed::Sealed for RemoteWrite {
     const FLAGS: flags = flags(LOCAL_WRITE | REMOTE_WRITE);
 }
 
-/// Peers may read and write it.
+/// Peers may read and write the memory.
 #[derive(Debug)]
 pub enum RemoteReadWrite {}
 impl Access for RemoteReadWrite {}
@@ -174,7 +174,7 @@ impl sealed::Sealed for RemoteReadWrite {
     const FLAGS: flags = flags(LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE);
 }
 
-/// Peers may do atomics on it.
+/// Peers may do atomics on the memory.
 #[derive(Debug)]
 pub enum RemoteAtomic {}
 impl Access for RemoteAtomic {}
@@ -186,7 +186,7 @@ impl sealed::Sealed for RemoteAtomic {
     const FLAGS: flags = flags(LOCAL_WRITE | REMOTE_ATOMIC);
 }
 
-/// Peers may read it, write it and do atomics on it.
+/// Peers may read the memory, write it and do atomics on it.
 #[derive(Debug)]
 pub enum RemoteAll {}
 impl Access for RemoteAll {}

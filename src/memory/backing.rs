@@ -1,8 +1,8 @@
 //! The memory behind a region: its owner, taken apart for as long as a device may reach the bytes.
 //!
-//! A `Box`, a `Vec` or a `&mut` promises that nobody else writes the bytes behind it, and moving one makes that promise
-//! again. A device breaks the promise. So the library stores none of them for registered memory: it takes the owner
-//! apart into a raw pointer with exposed provenance, and rebuilds the owner after deregistration.
+//! A `Box`, a `Vec` or a `&mut` promises that nobody else writes the bytes behind it, and each move of one repeats that
+//! promise. A device breaks it. So the library stores none of them for registered memory: it takes the owner apart into
+//! a raw pointer with exposed provenance, and rebuilds the owner after deregistration.
 //!
 //! ```text
 //!   M ──TakenApart::of──▶ TakenApart<M> ──hold──▶ HeldOwner     (a device may use the bytes)
@@ -59,13 +59,13 @@ pub(super) mod sealed {
     /// An owner of bytes that can be taken apart and rebuilt.
     #[allow(unnameable_types, reason = "above the traits that seal `Memory` and `OpaqueMemory`")]
     pub trait Owner: Sized {
-        /// What the owner is made of besides its bytes. It claims none of them, as a reference or a box would.
+        /// The parts of the owner besides its bytes. Unlike a reference or a box, they claim none of the bytes.
         type Kept: Send + 'static;
-        /// The owner as which the parts are rebuilt when nobody is left who knows `Self`: mostly `Self` itself.
+        /// The type as which the owner is rebuilt when nobody is left who knows `Self`. Usually it is `Self`.
         type Freed: Owner<Kept = Self::Kept> + 'static;
         /// Takes the owner apart, without freeing anything.
         fn take_apart(self, key: super::Key) -> super::Parts<Self::Kept>;
-        /// Puts it together again.
+        /// Rebuilds the owner.
         fn rebuild(parts: super::TakenApart<Self>) -> Self;
     }
 
@@ -74,16 +74,16 @@ pub(super) mod sealed {
 }
 use sealed::{Owner, Sealed};
 
-/// An address. Having it allows nothing: the types that own the bytes decide who may touch them.
+/// An address, which by itself allows no access: the types that own the bytes decide who may touch them.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(super) struct Address(ObjectPtr<u8>);
 
 impl Address {
-    /// The address of bytes that a device may reach from now on, which is an access by a number.
+    /// The address of bytes that a device may access from now on. A device accesses them by number.
     pub(super) fn expose(first: *mut u8) -> Self {
         first.expose_provenance();
-        // There is no memory at null, so nothing is lost.
+        // A null pointer has no memory, so nothing is lost if a dangling one replaces it.
         Self(ObjectPtr(NonNull::new(first).unwrap_or(NonNull::dangling())))
     }
 
@@ -104,29 +104,29 @@ impl Address {
 
     pub(super) fn plus(self, offset: usize) -> Self {
         let moved = self.as_ptr().wrapping_add(offset);
-        // Memory does not wrap around, so this is not null.
+        // `moved` is not null: memory does not wrap around.
         Self(ObjectPtr(NonNull::new(moved).unwrap_or(NonNull::dangling())))
     }
 }
 
-/// Memory of another driver: a descriptor of a dma-buf, and where in it the memory starts.
+/// Memory of another driver: a descriptor of a dma-buf, and the offset of the memory in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exported {
     pub(super) fd: RawFd,
     pub(super) offset: u64,
 }
 
-/// The bytes of an owner, and what it is made of besides.
+/// An owner that was taken apart: its bytes, and its other parts.
 #[derive(Debug)]
 #[allow(unnameable_types, reason = "in a sealed trait")]
 pub struct Parts<K> {
-    /// The first byte. It may be used to access all of them.
+    /// The first byte. The pointer may be used to access all bytes.
     pub(super) first: *mut u8,
     pub(super) len_bytes: usize,
     pub(super) kept: K,
     /// How many registrations of these bytes there are already, one around the other.
     pub(super) depth: u8,
-    /// `Some` for memory that is not mapped here. What is kept of the owner keeps the descriptor open.
+    /// `Some` for memory that is not mapped in this process. `kept` keeps the descriptor open.
     pub(super) exported: Option<Exported>,
 }
 
@@ -137,18 +137,18 @@ impl<K> Parts<K> {
     }
 }
 
-/// An `M`, taken apart. Nobody uses the bytes yet, or any more. Dropping this leaks the owner.
+/// An `M` that was taken apart. Dropping this leaks the owner.
 #[allow(unnameable_types, reason = "in a sealed trait")]
 pub struct TakenApart<M: Owner> {
     /// # Invariants
     ///
-    /// 0. The fields are the parts that `M::take_apart` gave. Nobody else rebuilds the owner from them, and no device
-    ///    knows the bytes.
+    /// 0. The fields are the parts that `M::take_apart` gave, and nobody else rebuilds the owner from them. No device
+    ///    knows the bytes, unless this is inside of a [`HeldOwner`].
     address: Address,
     len_bytes: usize,
     depth: u8,
     exported: Option<Exported>,
-    /// 1. Dropping this leaks it. A device may know the bytes by then, if a registration did not end.
+    /// 1. Dropping this leaks the parts: a device may still know the bytes, if a registration did not end.
     kept: ManuallyDrop<M::Kept>,
 }
 
@@ -162,13 +162,13 @@ impl<M: Owner> TakenApart<M> {
         ManuallyDrop::into_inner(self.kept)
     }
 
-    /// The same parts, for an owner that is made of the same ones.
+    /// The same parts, for another type of owner that has the same kept parts.
     fn retype<N: Owner<Kept = M::Kept>>(self) -> TakenApart<N> {
         let Self { address, len_bytes, depth, exported, kept } = self;
         TakenApart { address, len_bytes, depth, exported, kept }
     }
 
-    /// The owner for as long as a device may use the bytes.
+    /// Keeps the owner for as long as a device may use the bytes.
     pub(super) fn hold(self) -> HeldOwner {
         HeldOwner { depth: self.depth, parts: Mutex::new(Box::new(self.retype::<M::Freed>())) }
     }
@@ -186,7 +186,8 @@ impl<M: Owner> TakenApart<M> {
         self.depth
     }
 
-    /// The memory's descriptor, if it is not mapped here; open while this or the owner is kept.
+    /// The memory's descriptor, if the memory is not mapped in this process. It is open while this or the owner is
+    /// kept.
     pub(super) fn exported(&self) -> Option<Exported> {
         self.exported
     }
@@ -215,7 +216,7 @@ impl<M: Owner + 'static> AnyParts for TakenApart<M> {
     }
 }
 
-/// An owner, taken apart and its type forgotten, whose bytes a device may use. Dropping this leaks the owner.
+/// An owner that was taken apart, without its type, while a device may use the bytes. Dropping this leaks the owner.
 pub(super) struct HeldOwner {
     depth: u8,
     /// Never locked: the mutex is there because parts are `Send` but not always `Sync`.
@@ -228,11 +229,11 @@ impl HeldOwner {
         self.depth
     }
 
-    /// The parts, to rebuild the owner from.
+    /// Releases the parts, to rebuild the owner from them.
     ///
     /// # Safety
     ///
-    /// Nobody uses the bytes any more, and nobody will by what the registration gave out.
+    /// Nobody uses the bytes any more, and nobody can use them later through what the registration gave out.
     pub(super) unsafe fn release(self) -> ReleasedOwner {
         ReleasedOwner(self.parts.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
@@ -265,7 +266,7 @@ impl<T: Plain> Owner for Box<[T]> {
     }
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
-        // A full vector, so this does not allocate.
+        // The vector is full, so `into_boxed_slice` does not allocate.
         Vec::rebuild(parts.retype()).into_boxed_slice()
     }
 }
@@ -285,8 +286,8 @@ impl<T: Plain> Owner for Vec<T> {
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
         let (address, (len, capacity)) = (parts.address(), parts.into_kept());
-        // SAFETY: pointer, length and capacity of a vector that was taken apart, used once and by nobody else
-        // (`TakenApart`, 0); any bytes are a `T`.
+        // SAFETY: these are pointer, length and capacity of a vector that was taken apart. They are used once, and
+        // nobody else uses the bytes (`TakenApart`, 0); any bytes are a valid `T`.
         unsafe { Vec::from_raw_parts(address.as_ptr().cast(), len, capacity) }
     }
 }
@@ -304,8 +305,8 @@ impl<T: Plain> Owner for &'static mut [T] {
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
         let (address, count) = (parts.address(), parts.into_kept());
-        // SAFETY: came from a `&'static mut`, whose memory is never freed. Nobody else uses the bytes (`TakenApart`,
-        // 0), and any are a `T`.
+        // SAFETY: the pointer came from a `&'static mut`, whose memory is never freed. Nobody else uses the bytes
+        // (`TakenApart`, 0), and any bytes are a valid `T`.
         unsafe { &mut *ptr::slice_from_raw_parts_mut(address.as_ptr().cast(), count) }
     }
 }
@@ -323,7 +324,8 @@ impl<F: ForeignMemory> Owner for Foreign<F> {
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
         let bytes = NonNull::slice_from_raw_parts(parts.address().as_non_null(), parts.len_bytes());
-        // SAFETY: both came from one `into_parts`, are used once, and nobody else uses the bytes (`TakenApart`, 0).
+        // SAFETY: both arguments came from one `into_parts` and are used once. Nobody else uses the bytes
+        // (`TakenApart`, 0).
         Self(unsafe { F::from_parts(bytes, parts.into_kept()) })
     }
 }

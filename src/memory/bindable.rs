@@ -10,16 +10,16 @@ use std::ops::{Deref, DerefMut};
 /// A [`Buffer`] of a region that was registered as [`Windowed`](crate::access::Windowed), so that a window may be bound
 /// over it.
 ///
-/// To bind a window over it moves it into the [`BoundWindow`](crate::window::BoundWindow). Until then it is a buffer
+/// Binding a window over it moves it into the [`BoundWindow`](crate::window::BoundWindow). Until then it is a buffer
 /// like any other.
 pub struct Bindable<B> {
     /// # Invariants
     ///
-    /// 0. Its region has the right to be bound to.
+    /// 0. Windows may be bound over the buffer's region.
     buffer: Buffer<B>,
 }
 
-/// A buffer of a region that was not registered as [`Windowed`](crate::access::Windowed). It comes back.
+/// The region of a buffer was not registered as [`Windowed`](crate::access::Windowed). The buffer comes back.
 #[derive(thiserror::Error)]
 #[error("no window can be bound over this buffer: register its region as `Windowed<LocalWrite>`")]
 pub struct NotBindable<P> {
@@ -34,11 +34,11 @@ impl<P> fmt::Debug for NotBindable<P> {
 }
 
 impl<B> Buffer<B> {
-    /// The buffer, to bind windows over.
+    /// Turns the buffer into one over which windows can be bound.
     ///
     /// # Errors
     ///
-    /// Its region is not registered as [`Windowed`](crate::access::Windowed); it comes back.
+    /// The buffer's region is not registered as [`Windowed`](crate::access::Windowed). The buffer comes back.
     pub fn into_bindable(self) -> Result<Bindable<B>, NotBindable<Self>> {
         if self.part().region().may_bind() { Ok(Bindable { buffer: self }) } else { Err(NotBindable { buffer: self }) }
     }
@@ -51,7 +51,7 @@ impl<B> Bindable<B> {
         Self { buffer }
     }
 
-    /// The part that a window has given back; a window is bound over parts of such regions only (0).
+    /// A part that a window has given back. Windows are bound only over parts of such regions (0).
     pub(super) fn of_window(part: UniquePart) -> Self {
         Self { buffer: Buffer::new(part) }
     }
@@ -60,18 +60,18 @@ impl<B> Bindable<B> {
         self.buffer.into_part()
     }
 
-    /// Whether its region is of that domain.
+    /// Whether its region belongs to that domain.
     pub(crate) fn is_of(&self, domain: DomainId) -> bool {
         self.buffer.part().is_of(domain)
     }
 
-    /// Its address, and its length and that of its region in bytes.
+    /// Its address, its length in bytes, and the length of its region in bytes.
     pub(crate) fn extent(&self) -> (u64, u64, u64) {
         let part = self.buffer.part();
         (part.device_addr(), part.capacity() as u64, part.region().len_bytes() as u64)
     }
 
-    /// As a buffer, to be posted; [`Buffer::into_bindable`] is the way back.
+    /// Turns it into a buffer, to be posted. [`Buffer::into_bindable`] is the inverse.
     pub fn into_buffer(self) -> Buffer<B> {
         self.buffer
     }
@@ -85,7 +85,7 @@ impl<B> Bindable<B> {
     ///
     /// # Errors
     ///
-    /// `mid` is not inside; it comes back.
+    /// `mid` is not inside. The memory comes back.
     pub fn split_at(self, mid: usize) -> Result<(Self, Self), SplitError<Self>> {
         match self.buffer.split_at(mid) {
             Ok((left, right)) => Ok((Self { buffer: left }, Self { buffer: right })),

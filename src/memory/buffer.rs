@@ -12,7 +12,7 @@ use std::ops::{Deref, DerefMut, Range};
 use std::{fmt, mem, ptr};
 use zerocopy::{FromBytes, KnownLayout};
 
-/// A part of a region of domain `B` that this program owns alone. One word.
+/// A part of a region of domain `B` that nobody but this program owns. One word.
 ///
 /// It has a capacity, and at the front a filled part: [`Deref`] gives the filled part, a send sends it, and a receive
 /// sets it. Posting moves the buffer away; the completion gives it back.
@@ -55,8 +55,7 @@ impl<B> Buffer<B> {
         self.len() == 0
     }
 
-    /// Sets how many bytes are filled. Bytes that were not written since are what they were before: zero, or older
-    /// data.
+    /// Sets how many bytes are filled. Bytes that were not written since have their old values: zero, or older data.
     ///
     /// # Errors
     ///
@@ -66,7 +65,7 @@ impl<B> Buffer<B> {
         fits.then(|| self.part.set_filled(len_bytes)).ok_or(TooLong { len_bytes, capacity: self.capacity() })
     }
 
-    /// Replaces what is filled by `bytes`.
+    /// Replaces the filled part by `bytes`.
     ///
     /// # Errors
     ///
@@ -77,7 +76,7 @@ impl<B> Buffer<B> {
         Ok(())
     }
 
-    /// Cuts it in two at `mid` of its capacity; both parts come out filled.
+    /// Splits the buffer in two at byte `mid` of its capacity. All of both parts counts as filled.
     ///
     /// # Errors
     ///
@@ -89,7 +88,7 @@ impl<B> Buffer<B> {
         }
     }
 
-    /// Cuts it in parts of `len_bytes`; the last part may be shorter.
+    /// Splits the buffer into parts of `len_bytes`; the last part may be shorter.
     ///
     /// A length of 0 gives the buffer as one part.
     pub fn into_chunks(self, len_bytes: usize) -> Vec<Self> {
@@ -109,7 +108,7 @@ impl<B> Buffer<B> {
         }
     }
 
-    /// Puts two neighbours together; the result is filled.
+    /// Joins two adjacent buffers. All of the result counts as filled.
     ///
     /// # Errors
     ///
@@ -121,7 +120,7 @@ impl<B> Buffer<B> {
         }
     }
 
-    /// Makes it read-only and clonable; [`SharedBuffer::into_unique`] is the way back.
+    /// Makes the buffer read-only and clonable. [`SharedBuffer::into_unique`] is the inverse.
     pub fn share(self) -> SharedBuffer<B> {
         SharedBuffer::new(self.part.share())
     }
@@ -153,7 +152,7 @@ impl<B> Buffer<B> {
     /// so that their number is unknown.
     pub fn view_slice<T: Viewable>(&self) -> Result<&[T], ViewError> {
         let error = || ViewError::of::<T>(self);
-        // `ref_from_bytes` would refuse a `T` of no bytes only when the program is built, and not in `cargo check`.
+        // For a `T` of no bytes, `ref_from_bytes` would fail only in a full build, and not in `cargo check`.
         let count = self.len().checked_div(mem::size_of::<T>()).ok_or_else(error)?;
         <[T]>::ref_from_bytes_with_elems(self, count).map_err(|_| error())
     }
@@ -197,13 +196,13 @@ impl<B> AsMut<[u8]> for Buffer<B> {
     }
 }
 
-/// All of its capacity, for one more registration: with rights of peers, who then reach these bytes of its region and
-/// no others.
+/// A buffer can be registered once more, over all of its capacity and with rights of peers. Peers then reach these
+/// bytes of its region and no others.
 impl<B> Memory for Buffer<B> {}
 impl<B> Sealed for Buffer<B> {}
 impl<B> Owner for Buffer<B> {
     type Kept = UniquePart;
-    /// To free the part, the brand does not matter.
+    /// The brand does not matter for freeing the part.
     type Freed = Buffer<()>;
 
     fn take_apart(self, _: Key) -> Parts<UniquePart> {
@@ -245,7 +244,7 @@ impl<B> SharedBuffer<B> {
         &self.part
     }
 
-    /// The unique buffer again.
+    /// Turns the last share into a unique buffer.
     ///
     /// # Errors
     ///
@@ -257,7 +256,7 @@ impl<B> SharedBuffer<B> {
         }
     }
 
-    /// The bytes in `range`, as a share of their own. May be none.
+    /// A share of the bytes in `range`, which may be empty.
     pub(crate) fn share_of(&self, range: Range<usize>) -> Result<Self, OutOfBounds> {
         let len_bytes = range.end.checked_sub(range.start).map_or(u64::MAX, |len_bytes| len_bytes as u64);
         let out_of_bounds = OutOfBounds { offset: range.start as u64, len_bytes, within: self.len() as u64 };
@@ -294,7 +293,7 @@ static_assertions::assert_eq_size!(Buffer<()>, Option<Buffer<()>>, SharedBuffer<
 static_assertions::assert_impl_all!(Buffer<()>: Send, Sync);
 static_assertions::assert_not_impl_any!(Buffer<()>: Clone, Copy);
 
-/// A share that cannot become a unique buffer. It comes back.
+/// A share cannot become a unique buffer. The share comes back.
 #[derive(thiserror::Error)]
 #[error("{reason}")]
 pub struct NotUnique<P> {
@@ -305,7 +304,7 @@ pub struct NotUnique<P> {
 }
 
 impl<P> NotUnique<P> {
-    /// The error without the share: it can leave a scoped domain.
+    /// The error without the share, which is dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> NotUniqueReason {
         self.reason
     }
@@ -327,9 +326,9 @@ pub struct TooLong {
     pub capacity: usize,
 }
 
-/// A buffer that cannot be split there. It comes back.
+/// A buffer cannot be split at this place. The buffer comes back.
 #[derive(thiserror::Error)]
-#[error("{mid} is not inside the buffer, which has {capacity} bytes: give each part at least one")]
+#[error("a buffer of {capacity} bytes cannot be split at {mid}: each part must have at least one byte")]
 pub struct SplitError<P> {
     mid: usize,
     capacity: usize,
@@ -338,12 +337,12 @@ pub struct SplitError<P> {
 }
 
 impl<P> SplitError<P> {
-    /// The error without the buffer: it can leave a scoped domain.
+    /// The error without the buffer, which is dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> SplitError<()> {
         self.map(drop)
     }
 
-    /// The same with what `f` makes of the buffer.
+    /// The same error, with the buffer replaced by the result of `f`.
     pub(crate) fn map<Q>(self, f: impl FnOnce(P) -> Q) -> SplitError<Q> {
         SplitError { mid: self.mid, capacity: self.capacity, buffer: f(self.buffer) }
     }
@@ -355,9 +354,9 @@ impl<P> fmt::Debug for SplitError<P> {
     }
 }
 
-/// Two buffers that are not next to each other in one region. Both come back.
+/// Two buffers are not adjacent in one region. Both come back.
 #[derive(thiserror::Error)]
-#[error("the second buffer does not start where the first ends, in the same region")]
+#[error("the buffers are not adjacent in one region: the second must start where the first ends")]
 pub struct JoinError<P> {
     /// The one that should come first.
     pub left: P,
@@ -366,7 +365,7 @@ pub struct JoinError<P> {
 }
 
 impl<P> JoinError<P> {
-    /// The error without the buffers: it can leave a scoped domain.
+    /// The error without the buffers, which are dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> JoinError<()> {
         JoinError { left: (), right: () }
     }
@@ -380,7 +379,7 @@ impl<P> fmt::Debug for JoinError<P> {
 
 /// Bytes whose length or alignment does not fit the type that was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{len_bytes} bytes at {address:#x} cannot be seen as {wanted} (size {size}, alignment {align})")]
+#[error("{len_bytes} bytes at {address:#x} cannot be viewed as {wanted} (size {size}, alignment {align})")]
 pub struct ViewError {
     len_bytes: usize,
     address: usize,

@@ -7,10 +7,10 @@ use std::ptr;
 
 /// A part of a dma-buf: memory that another driver exports as a file descriptor, such as that of a GPU.
 ///
-/// Registered by [`register_opaque`](crate::ProtectionDomain::register_opaque) for peers; it comes back from
+/// It is registered for peers by [`register_opaque`](crate::ProtectionDomain::register_opaque), and comes back from
 /// [`deregister`](super::OpaqueRegion::deregister). The region gives the processor no view of the memory; whether and
-/// how the program reaches it is between the program and the exporting driver. If the program maps it by that driver,
-/// peers may change it at any time.
+/// how the program reaches it is between the program and the exporting driver. If the program maps the memory through
+/// that driver, peers may change it at any time.
 ///
 /// Length and offset are multiples of 8. For peers the address of the first byte is `offset`; with
 /// [`ZeroBased`](crate::access::ZeroBased) it is 0, and `offset` must be a multiple of the page length.

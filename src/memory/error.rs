@@ -17,7 +17,7 @@ pub struct RegisterError<M> {
 }
 
 impl<M> RegisterError<M> {
-    /// The error without the memory, which is dropped: it can leave a scoped domain.
+    /// The error without the memory, which is dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> RegisterFailure {
         self.source
     }
@@ -52,18 +52,18 @@ impl<M> From<RegisterError<M>> for RegisterFailure {
 #[non_exhaustive]
 pub enum RegisterFailure {
     /// The memory has no bytes.
-    #[error("a memory region has at least one byte")]
+    #[error("a memory region must have at least one byte")]
     Empty,
     /// The buffer is registered too many times already, one registration around the other.
-    #[error("a buffer can be registered {most} times, one registration around the other: end some of them first")]
+    #[error("a buffer can be registered at most {most} times at once: deregister it first")]
     TooDeep {
         /// The limit.
         most: u8,
     },
     /// Memory that peers reach must consist of whole aligned words, because the program accesses it by atomic words.
     #[error(
-        "memory that peers reach is 8-byte aligned and a multiple of 8 bytes long; \
-         this is {len_bytes} bytes at {address:#x} (take `Pages` or a `Box<[u64]>`)"
+        "memory that peers can access must be 8-byte aligned and a multiple of 8 bytes long, \
+         not {len_bytes} bytes at {address:#x} (use `Pages` or a `Box<[u64]>`)"
     )]
     NotInWords {
         /// The address of its first byte.
@@ -73,7 +73,7 @@ pub enum RegisterFailure {
     },
     /// Memory that peers count from 0 must start on a page.
     #[error(
-        "memory registered as `ZeroBased` starts on a page of {page_bytes} bytes; this is at {address:#x} (take `Pages`)"
+        "memory registered as `ZeroBased` must start on a page of {page_bytes} bytes, not at {address:#x} (use `Pages`)"
     )]
     NotInPages {
         /// The address of its first byte.
@@ -81,7 +81,7 @@ pub enum RegisterFailure {
         /// The length of a page.
         page_bytes: usize,
     },
-    /// The limit of locked memory is in the way.
+    /// The limit of locked memory is probably too low.
     #[error(transparent)]
     LockedMemoryLimit(LockedMemoryLimit),
     /// The device lacks a feature.
@@ -107,8 +107,8 @@ pub enum RegisterFailure {
 }
 
 impl RegisterFailure {
-    /// What `source` means for a registration of `needed_bytes`. `has_paging` asks the device whether it has on-demand
-    /// paging.
+    /// The failure that `source` stands for, in a registration of `needed_bytes`. `has_paging` asks the device whether
+    /// it has on-demand paging.
     pub(super) fn of(
         source: VerbError,
         needed_bytes: usize,
@@ -147,7 +147,7 @@ impl<R> DeregisterError<R> {
         DeregisterError { region: f(self.region), source: self.source }
     }
 
-    /// The error without the region, which is dropped: it can leave a scoped domain.
+    /// The error without the region, which is dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> VerbError {
         self.source
     }
@@ -167,7 +167,7 @@ impl<R> From<DeregisterError<R>> for VerbError {
 
 /// The buffer is not all of the region. Both come back.
 #[derive(thiserror::Error)]
-#[error("the buffer is not all of this region: join its parts first")]
+#[error("the buffer does not cover all of this region: join its parts first")]
 pub struct RejoinError<R, P> {
     /// The rest of the region.
     pub region: R,
@@ -176,7 +176,7 @@ pub struct RejoinError<R, P> {
 }
 
 impl<R, P> RejoinError<R, P> {
-    /// The error without region and buffer, which are dropped: it can leave a scoped domain.
+    /// The error without region and buffer, which are dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> RejoinError<(), ()> {
         RejoinError { region: (), buffer: () }
     }
@@ -190,13 +190,13 @@ impl<R, P> fmt::Debug for RejoinError<R, P> {
 
 /// A range that is not inside the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{len_bytes} bytes at offset {offset} are not inside {within} bytes")]
+#[error("{len_bytes} bytes at offset {offset} do not fit inside {within} bytes")]
 pub struct OutOfBounds {
-    /// Where it starts.
+    /// The offset of the range in bytes.
     pub offset: u64,
-    /// How long it is.
+    /// The length of the range in bytes.
     pub len_bytes: u64,
-    /// What there is.
+    /// The length of the memory in bytes.
     pub within: u64,
 }
 

@@ -1,8 +1,9 @@
 //! How the program accesses memory that peers reach.
 //!
-//! A peer may read or write it at any moment, so nothing is ever borrowed: all access is by relaxed atomic loads and
-//! stores of aligned 8-byte words, of one size only (mixed sizes would race). So a copy of several words may mix older
-//! and newer ones. Words that must be seen together need a protocol, such as a completion or a version number.
+//! A peer may read or write such memory at any moment, so the program never borrows it. All access is by relaxed atomic
+//! loads and stores of aligned 8-byte words, and of no other size (mixed sizes would race). So a copy of several words
+//! may mix older and newer ones. Words that must be seen together need a protocol, such as a completion or a version
+//! number.
 //!
 //! ASSUMPTION: a device's access to host memory interferes with such loads and stores no more than another thread's
 //! relaxed atomic accesses would. No specification of Rust speaks of devices.
@@ -18,8 +19,8 @@ fn check(region: &RegionInner, offset: usize, len_bytes: usize) -> Result<(), Ou
     OutOfBounds::check(offset as u64, len_bytes as u64, region.len_bytes() as u64)
 }
 
-/// The words that `len_bytes` at `offset` touch: of each its number, which bytes of it are meant, and where they are in
-/// the range.
+/// The words that `len_bytes` at `offset` touch. For each word: its index, the range of its bytes that are meant, and
+/// the place of these bytes in the whole range.
 fn words(offset: usize, len_bytes: usize) -> impl Iterator<Item = (usize, Range<usize>, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -52,7 +53,8 @@ pub(super) fn copy_in(region: &RegionInner, offset: usize, bytes: &[u8]) -> Resu
             whole.copy_from_slice(&bytes[range]);
             word.store(u64::from_ne_bytes(whole), Ordering::Relaxed);
         } else {
-            // The rest of the word keeps its value, so it is read and written back as one atomic step.
+            // The other bytes of the word keep their values, so the word is read and written back in one atomic step.
+            // `fetch_update` never fails: the closure always returns a value.
             let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
                 let mut old = old.to_ne_bytes();
                 old[inside.clone()].copy_from_slice(&bytes[range.clone()]);
@@ -63,7 +65,7 @@ pub(super) fn copy_in(region: &RegionInner, offset: usize, bytes: &[u8]) -> Resu
     Ok(())
 }
 
-/// The word with this number.
+/// The word with this index.
 fn word(region: &RegionInner, index: usize) -> Result<&AtomicU64, OutOfBounds> {
     let missing = || OutOfBounds {
         offset: (index as u64).saturating_mul(WORD as u64),

@@ -7,8 +7,8 @@ use crate::domain::{Brand, ProtectionDomain};
 use zerocopy::{Immutable, IntoBytes};
 
 impl<B: Brand> ProtectionDomain<B> {
-    /// Registers static memory for the device to read. It is a [`SharedBuffer`], which can be sent any number of times,
-    /// to many peers at once.
+    /// Registers static memory for the device to read. Returns a [`SharedBuffer`], which can be sent any number of
+    /// times, to many peers at once.
     ///
     /// `ibv_reg_mr(3)` without any rights, so the memory may be read-only. The program may go on reading it. No peer
     /// reaches it: a peer gets only what is sent or written to it. The registration ends with the last clone.

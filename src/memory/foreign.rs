@@ -5,28 +5,30 @@ use std::ptr::NonNull;
 
 /// An owner of memory of a kind that the library does not know: of an allocator, a pool, a library in C.
 ///
-/// Registered in [`Foreign`]: `domain.register::<LocalWrite, _>(Foreign(owner))`. The owner is taken apart first, and
-/// put together again when the device is done: [`deregister`](crate::MemoryRegion::deregister) gives it back; when the
-/// region or its last buffer is dropped, the owner is rebuilt and dropped, so it frees its memory in its own `Drop`.
+/// It is registered inside of a [`Foreign`]: `domain.register::<LocalWrite, _>(Foreign(owner))`. The library first
+/// takes the owner apart, and rebuilds it when the device is done: [`deregister`](crate::MemoryRegion::deregister)
+/// gives it back. When the region or its last buffer is dropped, the owner is rebuilt and dropped, so it frees its
+/// memory in its own `Drop`.
 ///
 /// This is the only place where the library asks for `unsafe`.
 ///
 /// # Safety
 ///
-/// For the bytes that `into_parts` gave out, *between* `into_parts` and `from_parts`. (If `from_parts` is never called,
-/// because the device would not end the registration or the program forgot something: for the life of the process.)
+/// The implementation guarantees the following of the bytes that `into_parts` returned, *between* `into_parts` and
+/// `from_parts`. (If `from_parts` is never called, because the device would not end the registration or the program
+/// forgot something: for the life of the process.)
 ///
-/// 0. **There.** They are memory of this process, readable and writable, at this address: not freed, moved, unmapped or
+/// 0. **Valid.** They are memory of this process, readable and writable, at this address: not freed, moved, unmapped or
 ///    protected. (If `len` is 0, the address may be any.)
-/// 1. **Initialised.** All of them are, also those that only the device will write.
+/// 1. **Initialised.** All of them are initialised, also those that only the device will write.
 /// 2. **Unaliased.** Nobody else reads or writes them: no other code of the process, thread, process or device. No
 ///    reference or box claims them, and the `Parts` contain none: *moving* a `Box` or a `&mut` claims what it points
 ///    to. So keep raw pointers.
-/// 3. **Plain.** They may hold any bytes when they come back. The owner does not read them as a type for which some
+/// 3. **Any bytes.** They may hold any bytes when they come back. The owner does not read them as a type for which some
 ///    bytes are no value, and does not rely on padding.
 /// 4. **Private.** They are not part of a file, of a shared map (see [`SharedMap`](super::SharedMap)) or of a device.
 ///
-/// And of the two functions:
+/// The two functions have two more conditions:
 ///
 /// 5. The pointer may be used to read and write `len` bytes: it comes from the allocation itself, not from a `&[u8]` or
 ///    from a reference to a part of it.
@@ -46,11 +48,11 @@ use std::ptr::NonNull;
 /// use std::ptr::NonNull;
 ///
 /// struct Aligned {
-///     /// Invariant: allocated with `layout`, initialised, ours alone.
+///     /// Invariant: allocated with `layout`, initialised, and used by nobody else.
 ///     start: NonNull<u8>,
 ///     layout: Layout,
 /// }
-/// // SAFETY: as a `Box<[u8]>`, which is `Send`.
+/// // SAFETY: it owns its bytes like a `Box<[u8]>`, which is `Send`.
 /// unsafe impl Send for Aligned {}
 ///
 /// impl Aligned {
@@ -64,13 +66,13 @@ use std::ptr::NonNull;
 ///
 /// impl Drop for Aligned {
 ///     fn drop(&mut self) {
-///         // SAFETY: allocated with this layout (invariant).
+///         // SAFETY: `start` was allocated with this layout (invariant).
 ///         unsafe { dealloc(self.start.as_ptr(), self.layout) };
 ///     }
 /// }
 ///
-/// // SAFETY: an allocation of its own (0), zeroed (1), known to nobody else and kept as a number of bytes only (2, 3,
-/// // 4); the pointer is the allocator's (5); `from_parts` makes of it what `new` made (6).
+/// // SAFETY: the bytes are one whole allocation (0), zeroed (1), which nobody else knows, and of which only a
+/// // pointer is kept (2, 3, 4). The pointer is the allocator's (5). `from_parts` rebuilds what `new` made (6).
 /// unsafe impl ForeignMemory for Aligned {
 ///     type Parts = Layout;
 ///     fn into_parts(self) -> (NonNull<[u8]>, Layout) {
@@ -94,17 +96,18 @@ use std::ptr::NonNull;
 ///
 /// `ibv_reg_mr(3)`, `fork(2)`: a child shares the pages; do not fork while the memory is registered.
 pub unsafe trait ForeignMemory: Sized + Send + 'static {
-    /// What the owner is made of besides the bytes. The library may move it while the device writes the bytes.
+    /// The parts of the owner besides the bytes. The library may move them while the device writes the bytes.
     type Parts: Send + 'static;
 
     /// Takes the owner apart, without freeing anything.
     fn into_parts(self) -> (NonNull<[u8]>, Self::Parts);
 
-    /// Puts it together again.
+    /// Rebuilds the owner.
     ///
     /// # Safety
     ///
-    /// Both came from one [`into_parts`](Self::into_parts), are used once, and nobody else uses the bytes any more.
+    /// `bytes` and `parts` came from one [`into_parts`](Self::into_parts) and are used once. Nobody else uses the bytes
+    /// any more.
     unsafe fn from_parts(bytes: NonNull<[u8]>, parts: Self::Parts) -> Self;
 }
 
@@ -112,7 +115,7 @@ pub unsafe trait ForeignMemory: Sized + Send + 'static {
 ///
 /// # Rules
 ///
-/// Each is kept by the compiler; programs that break them are in `ui-tests/memory`.
+/// The compiler enforces each of them; programs that break them are in `ui-tests/memory`.
 ///
 /// - M22: memory that the library cannot see is vouched for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

@@ -12,7 +12,7 @@ pub enum HugePageSize {
     /// 2 MiB.
     #[doc(alias = "MAP_HUGE_2MB")]
     TwoMebibytes,
-    /// 1 GiB. They usually have to be set aside when the machine boots.
+    /// 1 GiB. Such pages usually have to be set aside when the machine boots.
     #[doc(alias = "MAP_HUGE_1GB")]
     OneGibibyte,
 }
@@ -67,14 +67,14 @@ pub struct NoHugePages {
 fn remedy(error: &NoHugePages) -> String {
     let folder = error.size.folder();
     match (error.counts, error.size) {
-        (None, size) => format!(": this kernel has no pages of {size} (there is no {folder})"),
+        (None, size) => format!(": this kernel has no pages of {size} ({folder} does not exist)"),
         (Some((all, free)), size) => {
             let at_boot = match size {
                 HugePageSize::TwoMebibytes => "hugepages=N",
                 HugePageSize::OneGibibyte => "hugepagesz=1G hugepages=N",
             };
             format!(
-                ": {free} of {all} are free; set more aside (as root, write how many to {folder}/nr_hugepages; or boot \
+                ": {free} of {all} are free; reserve more (as root, write their number to {folder}/nr_hugepages; or boot \
                  with {at_boot})"
             )
         }
@@ -116,7 +116,7 @@ impl Pages {
         };
         let map = PrivateMapping::new(mapped, libc::MAP_HUGETLB | kind).map_err(refused)?;
         match map.populate() {
-            // An older kernel does not know the advice. It has reserved the pages all the same.
+            // An older kernel does not know the advice, but the map has reserved the pages all the same.
             Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(refused(error)),
             _ => Ok(Self { map, len: len_bytes }),
         }
@@ -129,15 +129,16 @@ impl Pages {
     ///
     /// # Errors
     ///
-    /// The system does not map so many bytes. A lack of huge pages is not an error.
+    /// The system does not map that many bytes. A lack of huge pages is not an error.
     #[doc(alias = "MADV_HUGEPAGE")]
     pub fn prefer_huge(len_bytes: usize) -> Result<Self, NoPages> {
-        // Less than one huge page gets none. Miri knows neither the advice nor unmapping a part of a map.
+        // Memory that is shorter than a huge page gets none. Miri knows neither the advice nor the unmapping of a part
+        // of a map.
         if len_bytes < HugePageSize::TwoMebibytes.bytes() || cfg!(miri) {
             return Self::new(len_bytes);
         }
         let map = PrivateMapping::aligned_to_huge_pages(len_bytes).map_err(|source| NoPages { len_bytes, source })?;
-        // A kernel that does not take the advice gives ordinary pages, which serve too.
+        // If the kernel does not take the advice, the pages are ordinary ones, which serve too.
         let _ = map.prefer_huge_pages();
         Ok(Self { map, len: len_bytes })
     }

@@ -1,4 +1,4 @@
-//! Memory behind a window that was freed: how it becomes the program's again.
+//! Memory behind a window that was freed, and how the program gets it back.
 
 use super::bindable::Bindable;
 use super::error::{DeregisterError, RejoinError};
@@ -19,7 +19,7 @@ pub struct Lapsed<B> {
 /// Memory that the end of a window did not give back, because the device's windows are not barriers. It comes back.
 #[derive(thiserror::Error)]
 #[error(
-    "on this device the end of a window does not end accesses that had begun: deregister the region \
+    "on this device, accesses that had begun may go on after the end of a window: deregister the region \
      (`SplitRegion::rejoin_lapsed`)"
 )]
 pub struct NoBarrier<P> {
@@ -28,7 +28,7 @@ pub struct NoBarrier<P> {
 }
 
 impl<P> NoBarrier<P> {
-    /// The error without the memory, which is dropped: it can leave a scoped domain.
+    /// The error without the memory, which is dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> NoBarrier<()> {
         NoBarrier { memory: () }
     }
@@ -44,7 +44,7 @@ impl<B> Lapsed<B> {
     pub(super) fn of(mut inner: Box<WindowInner>) -> Result<Self, (Box<WindowInner>, VerbError)> {
         match inner.dealloc() {
             Ok(Some(part)) => Ok(Self { part, brand: PhantomData }),
-            // Cannot be: a window that is or may be bound has memory.
+            // Never `None`: a window that is or may be bound has memory.
             Ok(None) => Err((inner, VerbError::new("ibv_dealloc_mw", libc::EINVAL))),
             Err(source) => Err((inner, source)),
         }
@@ -54,7 +54,7 @@ impl<B> Lapsed<B> {
     ///
     /// # Errors
     ///
-    /// They are not. The memory comes back, for
+    /// The device's windows are not barriers. The memory comes back, for
     /// [`SplitRegion::rejoin_lapsed`](crate::memory::SplitRegion::rejoin_lapsed).
     pub fn reclaim(self) -> Result<Bindable<B>, NoBarrier<Self>> {
         self.part.reclaim().map_err(|part| NoBarrier { memory: Self { part, ..self } })
@@ -62,12 +62,11 @@ impl<B> Lapsed<B> {
 }
 
 impl<B: Brand, A: DeviceMayWrite + Unexposed, M: Memory> SplitRegion<B, A, M> {
-    /// Makes the region whole again from memory over which a window was bound. It can then be deregistered, and nothing
-    /// else.
+    /// Rebuilds the region from memory over which a window was bound. All that can be done with it is to deregister it.
     ///
     /// # Errors
     ///
-    /// The memory is of another region, or not all of this one; both come back.
+    /// The memory belongs to another region, or is not all of this one; both come back.
     pub fn rejoin_lapsed(self, whole: Lapsed<B>) -> Result<LapsedRegion<B, A, M>, RejoinError<Self, Lapsed<B>>> {
         match self.into_rest().rejoin_lapsed(whole.part) {
             Ok(whole) => Ok(LapsedRegion::of(whole)),

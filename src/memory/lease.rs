@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 /// Memory that peers may use with the rights `A`, until a deadline or until they report that they are done.
 ///
-/// It is a registration of that memory alone, with a deadline. Nothing happens by itself at the deadline: the program's
-/// loop looks at [`has_expired`](Self::has_expired), or waits for completions no longer than
+/// It is a registration of nothing but that memory, with a deadline. Nothing happens by itself at the deadline: the
+/// program's loop checks [`has_expired`](Self::has_expired), or waits for completions no longer than
 /// [`remaining`](Self::remaining), and calls [`end`](Self::end). That ends the registration, `ibv_dereg_mr(3)`: from
 /// then on the peer's requests fail, and the memory is the program's again, in its own type.
 ///
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 ///
 /// # Rules
 ///
-/// Each is kept by the compiler; programs that break them are in `ui-tests/memory`.
+/// The compiler enforces each of them; programs that break them are in `ui-tests/memory`.
 ///
 /// - M26: leased memory is the program's again when the lease has ended, and not before.
 ///
@@ -80,7 +80,7 @@ use std::time::{Duration, Instant};
 #[must_use = "dropping the lease ends it at once"]
 pub struct Lease<B, A, M = Buffer<B>> {
     region: MemoryRegion<B, A, M>,
-    /// `None`: further away than an `Instant` can be, so never.
+    /// `None` if the deadline is further away than an `Instant` can be: then the lease never expires.
     until: Option<Instant>,
 }
 
@@ -127,7 +127,7 @@ impl<B: Brand, A: Exposed, M: Memory> Lease<B, A, M> {
     ///
     /// # Errors
     ///
-    /// The device would not let go of the memory; the lease comes back, and the peer may still use it.
+    /// The device did not deregister the memory. The lease comes back, and the peer may still use the memory.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn end(self) -> Result<M, DeregisterError<Self>> {
         let until = self.until;

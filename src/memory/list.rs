@@ -10,12 +10,12 @@ use std::{fmt, marker::PhantomData, ptr::NonNull, slice};
 
 /// Several buffers of domain `B` for one request, which sends them, or fills them, one after the other. One word.
 ///
-/// Make a list once, outside of the data path, and post it again and again: each post looks anew at how much of each
-/// buffer is filled. A queue pair takes lists of up to [`Limits::elements`](crate::Limits::elements) buffers.
+/// Make a list once, outside of the data path, and post it again and again: each post reads how much of each buffer is
+/// filled. A queue pair takes lists of up to [`Limits::elements`](crate::Limits::elements) buffers.
 ///
 /// # Examples
 ///
-/// A header and a body, sent as one message and received apart again:
+/// A header and a body, sent as one message and received apart:
 ///
 /// ```
 /// use interlock::{Context, Limits, Work};
@@ -57,21 +57,21 @@ pub struct BufferList<B> {
 #[allow(unnameable_types, reason = "in a sealed trait")]
 pub struct ListInner {
     parts: Vec<UniquePart>,
-    /// With capacity for one element of each part.
+    /// Has capacity for one element of each part.
     elements: Vec<sys::ibv_sge>,
     /// How much of each part was filled before a receive was posted, to be restored if the post is refused.
     before: Vec<usize>,
 }
 
 impl<B> BufferList<B> {
-    /// The buffers, in this order.
+    /// Makes a list of these buffers, in this order.
     pub fn new(buffers: Vec<Buffer<B>>) -> Self {
         let parts: Vec<UniquePart> = buffers.into_iter().map(Buffer::into_part).collect();
         let (elements, before) = (Vec::with_capacity(parts.len()), vec![0; parts.len()]);
         Self { inner: Box::new(ListInner { parts, elements, before }), brand: PhantomData }
     }
 
-    /// The buffers again.
+    /// Takes the list apart into its buffers.
     pub fn into_buffers(self) -> Vec<Buffer<B>> {
         self.inner.parts.into_iter().map(Buffer::new).collect()
     }
@@ -97,7 +97,7 @@ impl<B> BufferList<B> {
         NonNull::from(Box::leak(self.inner))
     }
 
-    /// The list again.
+    /// Rebuilds the list.
     #[inline(always)]
     pub(crate) fn of_inner(inner: Box<ListInner>) -> Self {
         Self { inner, brand: PhantomData }
@@ -136,7 +136,7 @@ impl ListInner {
     pub(crate) fn filled_elements(&mut self) -> (*mut sys::ibv_sge, usize) {
         let Self { parts, elements, .. } = self;
         elements.clear();
-        // Within the capacity, so this does not allocate.
+        // The vector has the capacity, so `extend` does not allocate.
         elements.extend(parts.iter().map(|part| part.filled_element()).filter(|element| element.length != 0));
         first_of(elements)
     }
@@ -149,7 +149,7 @@ impl ListInner {
         first_of(elements)
     }
 
-    /// Sets that `len_bytes` are filled, from the front of the first buffer on.
+    /// Marks `len_bytes` bytes as filled, from the front of the first buffer on.
     pub(crate) fn fill(&self, mut len_bytes: usize) {
         for part in &self.parts {
             let filled = len_bytes.min(part.capacity());
@@ -158,7 +158,7 @@ impl ListInner {
         }
     }
 
-    /// Keeps how much is filled, for [`restore`](Self::restore).
+    /// Records how much is filled, for [`restore`](Self::restore).
     pub(crate) fn note(&mut self) {
         self.before.iter_mut().zip(&self.parts).for_each(|(before, part)| *before = part.filled());
     }
@@ -178,7 +178,7 @@ impl<B> std::ops::Deref for BufferList<B> {
     type Target = [Buffer<B>];
     fn deref(&self) -> &[Buffer<B>] {
         let parts = &self.inner.parts;
-        // SAFETY: a buffer is transparent over its part.
+        // SAFETY: `Buffer` is a transparent wrapper of `UniquePart`, so the slices have the same layout.
         unsafe { slice::from_raw_parts(parts.as_ptr().cast(), parts.len()) }
     }
 }
@@ -186,7 +186,8 @@ impl<B> std::ops::Deref for BufferList<B> {
 impl<B> std::ops::DerefMut for BufferList<B> {
     fn deref_mut(&mut self) -> &mut [Buffer<B>] {
         let parts = &mut self.inner.parts;
-        // SAFETY: a buffer is transparent over its part; whichever buffer is put here bears the same brand.
+        // SAFETY: `Buffer` is a transparent wrapper of `UniquePart`, so the slices have the same layout. A buffer that
+        // is put into the slice has the brand of the list.
         unsafe { slice::from_raw_parts_mut(parts.as_mut_ptr().cast(), parts.len()) }
     }
 }

@@ -32,14 +32,14 @@ pub struct LockedMemoryLimit {
 }
 
 fn already(pinned_bytes: Option<u64>) -> String {
-    pinned_bytes.map_or_else(String::new, |bytes| format!(", of which {bytes} are taken"))
+    pinned_bytes.map_or_else(String::new, |bytes| format!(", of which {bytes} are in use"))
 }
 
 fn remedy(error: &LockedMemoryLimit) -> &'static str {
     if error.would_fit() == Some(true) {
         return "the limit leaves room, so the device or the machine is out of memory";
     }
-    "raise it (`ulimit -l`, `LimitMEMLOCK=` of a systemd unit, `memlock` in /etc/security/limits.conf, `--ulimit memlock` \
+    "raise the limit (`ulimit -l`, `LimitMEMLOCK=` of a systemd unit, `memlock` in /etc/security/limits.conf, `--ulimit memlock` \
      of a container), or give the process CAP_IPC_LOCK"
 }
 
@@ -49,8 +49,8 @@ impl LockedMemoryLimit {
         Some(Self { needed_bytes, limit_bytes, pinned_bytes: pinned_memory(), source })
     }
 
-    /// Whether the limit leaves room for it, so that something else is short; `None` if the system does not say how
-    /// much is taken.
+    /// Whether the limit leaves room for the memory, so that something else is short; `None` if the system does not say
+    /// how much is taken.
     pub fn would_fit(&self) -> Option<bool> {
         let (page_bytes, needed) = (page_bytes() as u64, self.needed_bytes as u64);
         // The memory may begin and end inside pages.
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn the_message_says_what_is_short_and_what_to_do() {
         let text = refused(1 << 20, Some(8 << 20)).to_string();
-        for part in ["1048576 bytes", "RLIMIT_MEMLOCK", "of which 8388608 are taken", "ulimit -l", "CAP_IPC_LOCK"] {
+        for part in ["1048576 bytes", "RLIMIT_MEMLOCK", "of which 8388608 are in use", "ulimit -l", "CAP_IPC_LOCK"] {
             assert!(text.contains(part), "{text}");
         }
         assert!(refused(1 << 20, None).to_string().contains("is 8388608 bytes: raise it"));

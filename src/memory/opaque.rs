@@ -36,7 +36,7 @@ impl sealed::Sealed for DmaBuf {}
 ///
 /// # Rules
 ///
-/// Each is kept by the compiler; programs that break them are in `ui-tests/memory`.
+/// The compiler enforces each of them; programs that break them are in `ui-tests/memory`.
 ///
 /// - M23: what other processes or devices write is never a slice and never a buffer.
 /// - M24: memory that the processor may not reach is not read by it.
@@ -48,16 +48,15 @@ pub struct OpaqueRegion<B, A, M> {
 }
 
 impl<B: Brand> ProtectionDomain<B> {
-    /// Registers memory that others may write, for peers: a [`SharedMap`] or a
-    /// [`DmaBuf`].
+    /// Registers memory that others may write, for peers: a [`SharedMap`] or a [`DmaBuf`].
     ///
     /// `ibv_reg_mr(3)` or `ibv_reg_dmabuf_mr(3)`.
     ///
     /// # Errors
     ///
     /// [`RegisterError`] gives the memory back. `EFAULT` for a map of a file: the kernel does not let devices write
-    /// files of that file system. [`Unsupported`](super::RegisterFailure::Unsupported) for a dma-buf: the device takes
-    /// none, as Linux soft-RoCE and the soft device.
+    /// files of that file system. [`Unsupported`](super::RegisterFailure::Unsupported) for a dma-buf: the device cannot
+    /// register one. (Linux soft-RoCE and the soft device cannot.)
     ///
     /// # Examples
     ///

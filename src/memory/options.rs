@@ -53,7 +53,7 @@ impl KeepsOrder for RemoteAll {}
 ///
 /// # Rules
 ///
-/// Each is kept by the compiler; programs that break them are in `ui-tests/memory`.
+/// The compiler enforces each of them; programs that break them are in `ui-tests/memory`.
 ///
 /// - M21: what relies on the order of a peer's writes is not offered where they have none.
 ///
@@ -228,7 +228,7 @@ impl<A: Unexposed> PeerCannotWrite for Windowed<A> {}
 #[diagnostic::do_not_recommend]
 impl<A: Unexposed> Unexposed for Windowed<A> {}
 
-/// Windows may be bound over memory with these rights. Sealed.
+/// Rights of memory over which windows may be bound. Sealed.
 ///
 /// It is [`Windowed`] with local write, because a window may grant write only where the device may write; and without
 /// [`RelaxedOrdering`], with which a peer's write could arrive after the end of its window.

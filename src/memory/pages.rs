@@ -17,7 +17,7 @@ pub struct Pages {
     pub(super) len: usize,
 }
 
-/// The system did not map so many bytes.
+/// The system did not map that many bytes.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot map {len_bytes} bytes")]
 pub struct NoPages {
@@ -32,7 +32,7 @@ impl Pages {
     ///
     /// # Errors
     ///
-    /// [`NoPages`]: the system does not map so many.
+    /// [`NoPages`]: the system does not map that many.
     pub fn new(len_bytes: usize) -> Result<Self, NoPages> {
         let map = PrivateMapping::new(len_bytes, 0).map_err(|source| NoPages { len_bytes, source })?;
         Ok(Self { map, len: len_bytes })

@@ -36,13 +36,13 @@ pub struct Descriptor {
     whole: sys::ibv_sge,
     /// # Invariants
     ///
-    /// 0. `capacity` bytes from the element's address are inside `region`. They are inside no other exclusive
-    ///    descriptor that has a handle.
+    /// 0. `capacity` bytes from the element's address are inside `region`. No other exclusive descriptor with a handle
+    ///    has any of these bytes.
     capacity: usize,
-    /// 1. How many bytes are filled; at most `capacity`. Written by the one owner only.
+    /// 1. How many bytes are filled; at most `capacity`. Only the owner of the part writes it.
     filled: AtomicUsize,
-    /// 2. Whether a [`UniquePart`] of this descriptor may be made. If so, the region's rights let the device write and
-    ///    no peer in.
+    /// 2. Whether a [`UniquePart`] of this descriptor may be made. If so, the rights of the region let the device
+    ///    write, and let no peer in.
     exclusive: bool,
     region: Arc<RegionInner>,
 }
@@ -129,8 +129,8 @@ impl Descriptor {
         self.element.length.store(message_len(len_bytes), Ordering::Relaxed);
     }
 
-    /// Sets how many bytes a message has filled. Answers `false` and changes nothing if a receive into this part cannot
-    /// take so many.
+    /// Sets how many bytes a message has filled. Returns false, and changes nothing, if a receive into this part cannot
+    /// take that many.
     #[inline(always)]
     pub(crate) fn fill(&self, len_bytes: usize) -> bool {
         let fits = len_bytes <= self.receives() as usize;
@@ -182,7 +182,7 @@ impl Descriptor {
     }
 }
 
-/// `len_bytes` if one message can carry so many; else 0.
+/// `len_bytes` if one message can carry that many; else 0.
 fn message_len(len_bytes: usize) -> u32 {
     if len_bytes <= MAX_MESSAGE_BYTES { len_bytes as u32 } else { 0 }
 }
@@ -193,14 +193,14 @@ impl fmt::Debug for Descriptor {
     }
 }
 
-/// A counted reference to a descriptor, as the pointer that the ledger holds too: moving it in and out of the ledger
-/// takes no arithmetic, which an `Arc` would.
+/// A counted reference to a descriptor, as the pointer that the ledger holds, too. Moving it into and out of the ledger
+/// takes no arithmetic. (An `Arc` would take some.)
 ///
 /// On its own it gives no access to the bytes. The types that wrap it do, and each says why it may.
 pub(crate) struct Part {
     /// # Invariants
     ///
-    /// 0. From `Arc::into_raw`, and owns one reference.
+    /// 0. The pointer came from `Arc::into_raw`, and owns one reference.
     raw: ObjectPtr<Descriptor>,
 }
 
@@ -218,13 +218,13 @@ impl Part {
         Self { raw: ObjectPtr(raw) }
     }
 
-    /// The pointer. Whoever has it owns the reference.
+    /// Gives up the reference for its pointer, which owns it from here on.
     #[inline(always)]
     fn into_raw(self) -> NonNull<Descriptor> {
         mem::ManuallyDrop::new(self).raw.0
     }
 
-    /// The reference again.
+    /// Rebuilds the reference.
     ///
     /// # Safety
     ///
@@ -236,7 +236,8 @@ impl Part {
 
     /// Lends `f` the `Arc` whose reference this is.
     fn with_arc<R>(&self, f: impl FnOnce(&mut Arc<Descriptor>) -> R) -> R {
-        // SAFETY: from `Arc::into_raw` (0). It is not dropped, so the reference stays ours.
+        // SAFETY: the pointer came from `Arc::into_raw` (0). The `Arc` is not dropped, so this part keeps its
+        // reference.
         let mut arc = mem::ManuallyDrop::new(unsafe { Arc::from_raw(self.raw.0.as_ptr()) });
         f(&mut arc)
     }
@@ -246,7 +247,7 @@ impl Deref for Part {
     type Target = Descriptor;
     #[inline(always)]
     fn deref(&self) -> &Descriptor {
-        // SAFETY: a reference that we own (0).
+        // SAFETY: the descriptor is alive, since this part owns a reference to it (0).
         unsafe { self.raw.0.as_ref() }
     }
 }
@@ -254,7 +255,7 @@ impl Deref for Part {
 impl Drop for Part {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: from `Arc::into_raw` (0); given up here.
+        // SAFETY: the pointer came from `Arc::into_raw` (0), and this drop gives up the reference.
         drop(unsafe { Arc::from_raw(self.raw.0.as_ptr()) });
     }
 }
@@ -276,19 +277,19 @@ pub(crate) struct SharedPart {
 }
 
 impl SharedPart {
-    /// All bytes of a region that was registered just now, to be read: over memory that others read too.
+    /// A share of all bytes of a region that was just registered for reading. Others may read the memory, too.
     pub(super) fn of_read_only(region: RegionInner) -> Self {
         debug_assert!(region.has_rights::<LocalRead>());
         Self { part: Descriptor::part(region.address(), region.len_bytes(), false, Arc::new(region)) }
     }
 
-    /// The pointer. Whoever has it owns this handle.
+    /// Gives up the handle for its pointer, which owns the handle from here on.
     #[inline(always)]
     pub(crate) fn into_raw(self) -> NonNull<Descriptor> {
         self.part.into_raw()
     }
 
-    /// The handle again.
+    /// Rebuilds the handle.
     ///
     /// # Safety
     ///
@@ -301,11 +302,11 @@ impl SharedPart {
     /// The filled bytes.
     pub(super) fn as_slice(&self) -> &[u8] {
         let (first, len_bytes) = self.part.filled_bytes();
-        // SAFETY: initialised bytes of the region, which nobody writes (0).
+        // SAFETY: these are initialised bytes of the region, and nobody writes them while this is borrowed (0).
         unsafe { slice::from_raw_parts(first, len_bytes) }
     }
 
-    /// The bytes in `range`, as a share of their own; `None` if they are not all filled.
+    /// A share of the bytes in `range`; `None` if they are not all filled.
     pub(super) fn part_of(&self, range: Range<usize>) -> Option<Self> {
         let len_bytes = range.end.checked_sub(range.start)?;
         let is_inside = range.end <= self.filled();
@@ -313,7 +314,7 @@ impl SharedPart {
         is_inside.then(|| Self { part: Descriptor::part(address, len_bytes, false, Arc::clone(self.region())) })
     }
 
-    /// The only handle of the part, if this is the last one, and if the part may be written at all.
+    /// Turns this into the only handle of the part, if it is the last one and the part may be written at all.
     pub(super) fn into_unique(self) -> Result<UniquePart, (Self, NotUniqueReason)> {
         if !self.part.exclusive {
             Err((self, NotUniqueReason::ReadOnly))
@@ -351,13 +352,13 @@ pub struct UniquePart {
 }
 
 impl UniquePart {
-    /// The pointer. Whoever has it owns the part.
+    /// Gives up the part for its pointer, which owns the part from here on.
     #[inline(always)]
     pub(crate) fn into_raw(self) -> NonNull<Descriptor> {
         self.share.into_raw()
     }
 
-    /// The part again.
+    /// Rebuilds the part.
     ///
     /// # Safety
     ///
@@ -371,7 +372,7 @@ impl UniquePart {
         Self { share: SharedPart { part } }
     }
 
-    /// The first `mid` bytes and the others; or the part again, if `mid` is not inside.
+    /// Splits the part into the first `mid` bytes and the others. Returns the part if `mid` is not inside.
     pub(super) fn split_at(self, mid: usize) -> Result<(Self, Self), Self> {
         if mid == 0 || mid >= self.capacity() {
             return Err(self);
@@ -382,7 +383,7 @@ impl UniquePart {
         Ok((Self::of_part(left), Self::of_part(right)))
     }
 
-    /// Both as one part, if `next` starts in the same region where this one ends.
+    /// Joins both into one part, if `next` starts in the same region where this one ends.
     pub(super) fn join(self, next: Self) -> Result<Self, (Self, Self)> {
         let is_adjacent = self.address().plus(self.capacity()).addr() == next.address().addr();
         if !is_adjacent || !Arc::ptr_eq(self.region(), next.region()) {
@@ -402,7 +403,7 @@ impl UniquePart {
         ExposedPart { part: self.share.part }
     }
 
-    /// The region, if the part is all of it and it is the one that `rest` names.
+    /// Turns the part into its region, if `rest` names that region and the part is all of it.
     pub(super) fn into_region<A>(self, rest: &RegionRest<A>) -> Result<UniqueRegion<A>, Self> {
         if rest.is_all(&self) { Ok(UniqueRegion::of_all(self.share.part)) } else { Err(self) }
     }
@@ -415,8 +416,8 @@ impl UniquePart {
     /// The filled bytes, to write.
     pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
         let (first, len_bytes) = self.share.part.filled_bytes();
-        // SAFETY: initialised bytes of the region, which nobody else uses: this is the only handle, borrowed
-        // exclusively (0).
+        // SAFETY: these are initialised bytes of the region. Nobody else uses them: this is the only handle, and it is
+        // borrowed mutably (0).
         unsafe { slice::from_raw_parts_mut(first, len_bytes) }
     }
 }
@@ -439,7 +440,7 @@ pub(super) struct ExposedPart {
 }
 
 impl ExposedPart {
-    /// The part as the program's own again.
+    /// Turns the part into the program's own.
     ///
     /// # Safety
     ///
@@ -448,8 +449,8 @@ impl ExposedPart {
         UniquePart::of_part(self.part)
     }
 
-    /// As [`UniquePart::into_region`], but the region has no rights here, and so no view of its bytes: only the end of
-    /// the registration ends the accesses of peers.
+    /// As [`UniquePart::into_region`], but the region comes without rights, and so without a view of its bytes: only
+    /// the end of the registration ends the accesses of peers.
     pub(super) fn into_region<A>(self, rest: &RegionRest<A>) -> Result<UniqueRegion<()>, Self> {
         if rest.is_all(&self) { Ok(UniqueRegion::of_all(self.part)) } else { Err(self) }
     }
@@ -467,26 +468,27 @@ pub(super) struct UniqueRegion<A> {
     /// # Invariants
     ///
     /// 0. No part of the region has a handle, so no request names it.
-    /// 1. Registered with the rights `A`, unless `A` is `()`. Peers have no other access, by a window for example.
+    /// 1. The region is registered with the rights `A`, unless `A` is `()`. Peers have no other access to it, by a
+    ///    window for example.
     region: Arc<RegionInner>,
     rights: PhantomData<fn() -> A>,
 }
 
 impl<A> UniqueRegion<A> {
-    /// The region of a part that is all of it. Parts do not overlap, so this part was the only one.
+    /// The region of a part that is all of it. Parts do not overlap, so no other part exists.
     fn of_all(part: Part) -> Self {
         Self { region: Arc::clone(part.region()), rights: PhantomData }
     }
 
     /// Ends the registration. See [`RegionInner::end`].
     pub(super) fn end(&mut self) -> Result<Option<ReleasedOwner>, VerbError> {
-        // Nobody shares the region (0).
+        // `get_mut` never fails: nobody shares the region (0).
         Arc::get_mut(&mut self.region).map_or(Err(VerbError::new("ibv_dereg_mr", libc::EBUSY)), RegionInner::end)
     }
 }
 
 impl<A: Access> UniqueRegion<A> {
-    /// A region that was registered just now.
+    /// Takes over a region that was registered just now.
     pub(super) fn new(region: RegionInner) -> Self {
         debug_assert!(region.has_rights::<A>());
         Self { region: Arc::new(region), rights: PhantomData }
@@ -497,8 +499,8 @@ impl<A: Access> UniqueRegion<A> {
     where
         A: PeerCannotWrite,
     {
-        // SAFETY: initialised memory of ours. Nobody writes it while it is borrowed: no peer may (1), and no request
-        // names it (0), so neither does the device.
+        // SAFETY: the bytes are the region's, and initialised. Nobody writes them while they are borrowed: no peer may
+        // (1), and no request names them (0), so the device does not either.
         unsafe { slice::from_raw_parts(self.address().as_ptr(), self.len_bytes()) }
     }
 
@@ -507,12 +509,12 @@ impl<A: Access> UniqueRegion<A> {
     where
         A: Unexposed,
     {
-        // SAFETY: initialised memory, ours alone (0). Nobody reaches it while it is borrowed: no peer may (1), and no
-        // request names it (0), so neither does the device.
+        // SAFETY: the bytes are the region's, and initialised. Nobody else reaches them while they are borrowed: no
+        // peer may (1), and no request names them (0), so the device does not either.
         unsafe { slice::from_raw_parts_mut(self.address().as_ptr(), self.len_bytes()) }
     }
 
-    /// All bytes as one part, and what takes them back.
+    /// Splits the region into one part over all of its bytes, and the remainder that takes the part back.
     pub(super) fn split(self) -> (RegionRest<A>, UniquePart)
     where
         A: DeviceMayWrite + Unexposed,
@@ -537,7 +539,7 @@ impl<A> Deref for UniqueRegion<A> {
     }
 }
 
-/// Names a region with the rights `A` whose bytes are out as parts. It is no handle of any byte.
+/// Names a region with the rights `A` whose bytes are handed out as parts. It gives access to none of the bytes.
 pub(super) struct RegionRest<A> {
     region: Arc<RegionInner>,
     rights: PhantomData<fn() -> A>,
@@ -563,8 +565,8 @@ static_assertions::assert_not_impl_any!(Part: Clone, Copy);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotUniqueReason {
-    /// There are clones of it, in the program or in flight.
-    #[error("clones of the share are around or in flight: take their completions, and drop them")]
+    /// Clones of the share exist, in the program or in flight.
+    #[error("the share has other clones, in the program or in flight: take their completions, and drop them")]
     Clones,
     /// Its region stays read-only.
     #[error(

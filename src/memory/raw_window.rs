@@ -1,4 +1,4 @@
-//! The device's windows, and what goes with a window through a ledger.
+//! The device's windows, and the form in which a window travels through a ledger.
 #![allow(unsafe_code, reason = "vouches for the domain of a window, and for the end of peers' access to its memory")]
 
 use super::bindable::Bindable;
@@ -11,14 +11,14 @@ use crate::types::Rkey;
 use crate::verb_error::{VerbError, note_leak};
 use std::{mem, ptr::NonNull, sync::Arc};
 
-/// The device's window, shared by the handle of it and, for type 2, by the pair that ends it.
+/// The device's window. Its handle shares this and, for type 2, so does the pair that frees it.
 pub(crate) struct WindowCore {
     handle: MemoryWindow,
-    /// For a window of type 2, the address of its pair: to be compared only.
+    /// For a window of type 2, the address of its pair, which is only compared.
     pair: Option<usize>,
-    /// Whether the end of the window gives the memory back, and peers are kept within its bounds.
+    /// Whether the end of the window gives the memory back, and the device keeps peers within its bounds.
     is_barrier: bool,
-    /// Whether a request may end it.
+    /// Whether a request may end the window.
     is_revocable: bool,
     /// The window's domain, which the handle needs.
     domain: Arc<DomainInner>,
@@ -35,28 +35,29 @@ impl WindowCore {
         let is_barrier = windows.are_barriers();
         let is_revocable = is_barrier && (pair.is_some() || windows == Windows::Both);
         let domain_ptr = DomainPtr { provider: context.provider, pd: domain.raw() };
-        // SAFETY: the domain is alive, and stays alive: this holds it, and a window that cannot be freed leaks it.
+        // SAFETY: the domain is alive, and stays alive: this core holds it, and a window that cannot be freed leaks the
+        // core.
         let handle = unsafe { MemoryWindow::alloc(domain_ptr, bind_mw) }?;
         let (pair, domain) = (pair.map(|pair| pair.as_ptr().addr()), Arc::clone(domain));
         Ok(Arc::new(Self { handle, pair, is_barrier, is_revocable, domain }))
     }
 
-    /// The window, which nobody frees as long as the answer is held; `None` once it has ended.
+    /// Holds the window, so that nobody frees it while the result exists; `None` once the window has ended.
     pub(crate) fn hold(&self) -> Option<HeldWindow<'_>> {
         self.handle.hold()
     }
 
-    /// Whether the device has freed it.
+    /// Whether the device has freed the window.
     pub(crate) fn has_ended(&self) -> bool {
         self.hold().is_none()
     }
 
-    /// The key as the device has it; 0 once the window has ended.
+    /// The key that the device has for the window; 0 once the window has ended.
     fn device_rkey(&self) -> u32 {
         self.hold().map_or(0, |mut window| window.rkey())
     }
 
-    /// Frees it, bound or not. Does nothing the second time.
+    /// Frees the window, bound or not. Does nothing the second time.
     pub(crate) fn dealloc(&self) -> Result<(), VerbError> {
         self.handle.end()
     }
@@ -78,7 +79,7 @@ pub(crate) struct NotPosted(());
 impl NotPosted {
     /// # Safety
     ///
-    /// The request about the window for which this is used was not posted.
+    /// The request about the window for which this proof is used was not posted.
     pub(crate) unsafe fn new() -> Self {
         Self(())
     }
@@ -98,7 +99,7 @@ enum Unreached {
 }
 
 fn reclaim<B>(part: ExposedPart, _: Unreached) -> Bindable<B> {
-    // SAFETY: each proof shows that the window is not bound, and that no access through it is left.
+    // SAFETY: each variant shows that the window is not bound, and that no access through it is left.
     Bindable::of_window(unsafe { part.reclaim() })
 }
 
@@ -108,19 +109,19 @@ fn reclaim<B>(part: ExposedPart, _: Unreached) -> Bindable<B> {
 #[repr(align(64))]
 pub(crate) struct WindowInner {
     core: Arc<WindowCore>,
-    /// For type 2: the key that it has, or will have when the bind in flight is done.
+    /// For type 2: the key that the window has, or will have when the bind in flight is done.
     rkey: u32,
     rights: u32,
-    /// Whether the newest request about it is one to end it.
+    /// Whether the newest request about the window is one to end it.
     is_ending: bool,
     /// # Invariants
     ///
-    /// 0. Of a region that may be bound to. `Some` from before the window is bound until it is known that no peer
-    ///    reaches the part through it.
+    /// 0. The part belongs to a region over which windows may be bound. It is `Some` from before the window is bound
+    ///    until it is known that no peer reaches the part through the window.
     part: Option<ExposedPart>,
 }
 
-/// What a request about a window has done.
+/// The result of a request about a window.
 pub(crate) enum Settled<B> {
     Bound(Box<WindowInner>),
     Revoked(Box<WindowInner>, Bindable<B>),
@@ -148,7 +149,7 @@ impl WindowInner {
         self.core.domain.id()
     }
 
-    /// Whether a pair may post requests about it.
+    /// Whether a pair may post requests about the window.
     pub(crate) fn serves(&self, pair: NonNull<sys::ibv_qp>) -> bool {
         self.core.pair.is_none_or(|own| own == pair.as_ptr().addr())
     }
@@ -161,12 +162,12 @@ impl WindowInner {
         self.core.is_revocable
     }
 
-    /// The rights with which it was bound last.
+    /// The rights with which the window was bound last.
     pub(super) fn rights(&self) -> u32 {
         self.rights
     }
 
-    /// Takes `memory`, to be bound over it with the next key. Returns what the bind tells the device, and that key.
+    /// Takes `memory`, to bind the window over it with the next key. Returns the binding for the device, and that key.
     /// `held` is this window.
     pub(crate) fn begin_bind<B>(
         &mut self,
@@ -182,7 +183,7 @@ impl WindowInner {
             length: part.capacity() as u64,
             mw_access_flags: rights,
         };
-        // The provider names the window by its old key, which for type 2 the caller keeps (`ibv_inc_rkey(3)`).
+        // The provider finds the old key in the window. For type 2, the caller keeps that key (`ibv_inc_rkey(3)`).
         if !self.is_type_1() {
             held.set_rkey(self.rkey);
             self.rkey = sys::inline::ibv_inc_rkey(self.rkey);
@@ -191,7 +192,7 @@ impl WindowInner {
         (info, self.rkey)
     }
 
-    /// Notes that a request to end the window is being posted.
+    /// Records that a request to end the window is being posted.
     pub(crate) fn begin_end(&mut self) {
         self.is_ending = true;
     }
@@ -199,13 +200,13 @@ impl WindowInner {
     /// Undoes [`begin_bind`](Self::begin_bind), and gives the memory back.
     pub(crate) fn undo_bind<B>(&mut self, proof: NotPosted) -> Option<Bindable<B>> {
         if !self.is_type_1() {
-            // The low 8 bits are those that `ibv_inc_rkey` counts up.
+            // `ibv_inc_rkey` counts only the low 8 bits.
             self.rkey = self.rkey & !0xff | self.rkey.wrapping_sub(1) & 0xff;
         }
         self.part.take().map(|part| reclaim(part, Unreached::NotPosted(proof)))
     }
 
-    /// What the newest request about the window has done, now that it has succeeded.
+    /// The result of the newest request about the window, which has succeeded.
     pub(crate) fn settle<B>(mut self: Box<Self>, proof: Succeeded) -> Settled<B> {
         match self.part.take_if(|_| self.is_ending) {
             Some(part) => Settled::Revoked(self, reclaim(part, Unreached::Revoked(proof))),
@@ -250,12 +251,12 @@ impl Drop for WindowInner {
 #[derive(Debug)]
 pub(super) struct LapsedPart {
     part: ExposedPart,
-    /// `Some` where the end of a window ends the accesses that had begun.
+    /// `Some` if the end of a window ends the accesses that had begun.
     freed: Option<FreedBarrier>,
 }
 
 impl LapsedPart {
-    /// The memory, where windows are barriers.
+    /// Gives the memory back, if windows are barriers.
     pub(super) fn reclaim<B>(self) -> Result<Bindable<B>, Self> {
         match self.freed {
             Some(proof) => Ok(reclaim(self.part, Unreached::Freed(proof))),
@@ -263,7 +264,8 @@ impl LapsedPart {
         }
     }
 
-    /// The region, which can only be ended, if the memory is all of it and it is the one that `rest` names.
+    /// Turns the memory into its region, if `rest` names that region and the memory is all of it. The region can only
+    /// be ended.
     pub(super) fn into_region<A>(self, rest: &RegionRest<A>) -> Result<UniqueRegion<()>, Self> {
         self.part.into_region(rest).map_err(|part| Self { part, ..self })
     }

@@ -22,7 +22,7 @@ use std::{fmt, sync::Arc};
 ///
 /// # Rules
 ///
-/// Each is kept by the compiler; programs that break them are in `ui-tests/memory`.
+/// The compiler enforces each of them; programs that break them are in `ui-tests/memory`.
 ///
 /// - M1: what a peer can write is never `&[u8]`.
 /// - M2: what a peer can reach is never `&mut [u8]`.
@@ -106,7 +106,7 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
         SharedBuffer::new(self.whole.share())
     }
 
-    /// What a peer needs to reach the region: address, key, length and rights. Send the peer the bytes of this record.
+    /// The record that a peer needs to reach the region: address, key, length and rights. Send the peer its bytes.
     ///
     /// Peers can use the record until the region is deregistered; afterwards their requests fail.
     pub fn remote(&self) -> RemoteRegion<A>
@@ -151,7 +151,7 @@ impl<B, A, M> fmt::Debug for MemoryRegion<B, A, M> {
     }
 }
 
-/// The rest of a region whose bytes are out as buffers.
+/// The remainder of a region whose bytes are handed out as buffers.
 ///
 /// It cannot be deregistered until [`rejoin`](Self::rejoin) has the whole buffer back.
 pub struct SplitRegion<B, A, M = Pages> {
@@ -170,11 +170,12 @@ impl<B, A, M> SplitRegion<B, A, M> {
 }
 
 impl<B: Brand, A: DeviceMayWrite + Unexposed, M: Memory> SplitRegion<B, A, M> {
-    /// Makes the region whole again from a buffer over all of it.
+    /// Rebuilds the region from a buffer over all of it.
     ///
     /// # Errors
     ///
-    /// The buffer is of another region, or not all of this one ([`Buffer::join`] puts parts together); both come back.
+    /// The buffer belongs to another region, or is not all of this one ([`Buffer::join`] puts parts together); both
+    /// come back.
     pub fn rejoin(self, whole: Buffer<B>) -> Result<MemoryRegion<B, A, M>, RejoinError<Self, Buffer<B>>> {
         match self.rest.rejoin(whole.into_part()) {
             Ok(whole) => Ok(whole.into_region()),

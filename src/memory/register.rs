@@ -8,15 +8,15 @@ impl<B: Brand> ProtectionDomain<B> {
     ///
     /// `ibv_reg_mr(3)`. Pins the pages. `memory` is a `Box<[T]>`, a `Vec<T>` (its length, not its capacity), a
     /// `&'static mut [T]` or [`Pages`], where any bytes are a `T` and a `T` has no padding; or a
-    /// [`Foreign`](crate::memory::Foreign) owner of another kind. Rights that let a peer in
-    /// ask for memory that is 8-byte aligned and a multiple of 8 bytes long, as [`Pages`] and `Box<[u64]>` are.
-    /// Memory that is only borrowed is lent in a [`scope`](crate::scope); what others write too goes to
+    /// [`Foreign`](crate::memory::Foreign) owner of another kind. Rights that let a peer in ask for memory that is
+    /// 8-byte aligned and a multiple of 8 bytes long, as [`Pages`] and `Box<[u64]>` are. Memory that is only borrowed
+    /// is lent in a [`scope`](crate::scope). Memory that others write, too, goes to
     /// [`register_opaque`](Self::register_opaque).
     ///
     /// # Errors
     ///
-    /// [`RegisterError`] gives the memory back, with the reason: empty, not aligned for the rights, or what the
-    /// device answered ([`LockedMemoryLimit`](crate::error::LockedMemoryLimit) where the process may not lock so much).
+    /// [`RegisterError`] gives the memory back, with the reason: empty, not aligned for the rights, or what the device
+    /// answered ([`LockedMemoryLimit`](crate::error::LockedMemoryLimit) if the process may not lock that much).
     ///
     /// # Examples
     ///
@@ -37,7 +37,7 @@ impl<B: Brand> ProtectionDomain<B> {
 
     /// A buffer of zeroed memory of its own, private to this program and its device. All of it counts as filled.
     ///
-    /// Takes a registration and at least a page each: for many buffers use [`buffers`](Self::buffers).
+    /// Each call takes a registration and at least a page: for many buffers use [`buffers`](Self::buffers).
     ///
     /// # Errors
     ///
@@ -52,7 +52,7 @@ impl<B: Brand> ProtectionDomain<B> {
     ///
     /// As [`register`](Self::register).
     pub fn buffers(&self, count: usize, len_bytes: usize) -> Result<Vec<Buffer<B>>, RegisterFailure> {
-        // A product that overflows is more than there is, which the allocation then says.
+        // If the product overflows, `buffer` fails: no machine has that much memory.
         Ok(self.buffer(len_bytes.saturating_mul(count))?.into_chunks(len_bytes))
     }
 }

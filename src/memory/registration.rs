@@ -26,25 +26,25 @@ use std::{mem, ptr, sync::Arc};
 
 const WORD: usize = 8;
 
-/// How often the same bytes may be registered, one registration around the other. Each one is dropped within the drop
-/// of the one around it, so the stack sets a bound.
+/// How often the same bytes may be registered, one registration around the other. The drop of each registration runs
+/// inside the drop of the one around it, so the stack sets a bound.
 const MOST_NESTED: u8 = 32;
 
-/// The bytes that a registration is to be over. Having it allows nothing.
+/// A range of bytes to be registered. It gives no access to the bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
     address: Address,
     len_bytes: usize,
-    /// `Some` where the bytes are not mapped here. `address` then means nothing.
+    /// `Some` if the bytes are not mapped in this process. Then `address` means nothing.
     exported: Option<Exported>,
-    /// The keys name the first byte by 0.
+    /// Whether the keys address the first byte as 0.
     zero_based: bool,
     rights: sys::ibv_access_flags,
 }
 
 /// The device's object for registered memory.
 ///
-/// Dropping it does not end it: memory that was not given back stays registered, which is safe.
+/// Dropping this does not end the registration: memory that was not given back stays registered, which is safe.
 pub(super) struct Registration {
     /// The region while the device knows it.
     region: Option<Region>,
@@ -55,13 +55,13 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// The registration of no bytes, of which the device knows nothing.
+    /// The registration of no bytes. The device knows nothing of it.
     fn of_nothing(domain: &Arc<DomainInner>) -> Self {
         Self { region: None, lkey: Lkey(0), rkey: Rkey(0), domain: Arc::clone(domain) }
     }
 
-    /// Whether the device knows it.
-    pub(super) fn is_there(&self) -> bool {
+    /// Whether the memory is registered with the device.
+    pub(super) fn is_registered(&self) -> bool {
         self.region.is_some()
     }
 
@@ -75,7 +75,7 @@ impl Registration {
         })
     }
 
-    /// Leaves a region that the device would not end to the device, for the life of the process. Its domain stays too.
+    /// Leaks a region that the device did not end, for the life of the process. Its domain stays, too.
     pub(super) fn leak(&self, what: &'static str, error: VerbError) {
         mem::forget(Arc::clone(&self.domain));
         note_leak(what, error);
@@ -86,22 +86,22 @@ impl Registration {
 pub(crate) struct RegionInner {
     /// # Invariants
     ///
-    /// 0. Over `len_bytes` from `address`, until it has ended.
+    /// 0. The registration is over `len_bytes` from `address`, until it has ended.
     registration: Registration,
     address: Address,
     len_bytes: usize,
-    /// The number by which peers name the first byte.
+    /// The address by which peers name the first byte.
     base: u64,
     /// 1. The owner of those bytes. `None` for borrowed memory.
     owner: Option<HeldOwner>,
-    /// 2. How many words of the bytes the processor may reach as atomics: all or none. Not none only if the first is
-    ///    aligned and all are mapped here.
+    /// 2. How many words of the memory the processor may reach as atomics: all or none. If it is not 0, the first word
+    ///    is aligned, and all words are mapped in this process.
     words: usize,
     rights: sys::ibv_access_flags,
 }
 
 impl RegionInner {
-    /// Registers memory that was taken apart, or gives it back.
+    /// Registers memory that was taken apart. If that fails, returns the memory.
     pub(super) fn register<A: Access, M: Owner>(
         domain: &Arc<DomainInner>,
         memory: TakenApart<M>,
@@ -111,8 +111,8 @@ impl RegionInner {
         }
         let (address, len_bytes, exported) = (memory.address(), memory.len_bytes(), memory.exported());
         let span = Span { address, len_bytes, exported, zero_based: A::ZERO_BASED, rights: A::FLAGS };
-        // SAFETY: the owner is taken apart, so nobody else claims the bytes. It keeps the descriptor open. Only `end`
-        // releases it, after the registration has ended.
+        // SAFETY: the owner is taken apart, so nobody else claims the bytes, and it keeps the descriptor open. Only
+        // `end` releases the owner, after the registration has ended.
         match unsafe { Self::new(domain, span) } {
             Ok(mut region) => {
                 region.owner = Some(memory.hold());
@@ -125,7 +125,8 @@ impl RegionInner {
     /// Registers static memory, for the device to read.
     pub(super) fn of_static(domain: &Arc<DomainInner>, bytes: &'static [u8]) -> Result<Self, RegisterFailure> {
         let span = Span::of::<LocalRead, u8>(ptr::from_ref(bytes).cast_mut());
-        // SAFETY: borrowed for ever, so nobody writes or frees it; with these rights the device only reads it.
+        // SAFETY: the bytes are borrowed for ever, so nobody writes or frees them; with these rights the device only
+        // reads them.
         unsafe { Self::new(domain, span) }
     }
 
@@ -143,8 +144,8 @@ impl RegionInner {
         }
         let Span { len_bytes, rights, .. } = span;
         let domain_ptr = DomainPtr { provider: domain.context.provider, pd: domain.raw() };
-        // SAFETY: this holds the domain, and leaks it with a region that cannot be ended. The rest is the caller's
-        // promise.
+        // SAFETY: the domain stays alive: the registration holds it, and leaks it with a region that cannot be ended.
+        // The caller guarantees the rest.
         let region = unsafe { Region::register(domain_ptr, span.place(), len_bytes, rights) };
         let device = || domain.context.query_device_ex();
         let has_paging = || device().is_ok_and(|device| OnDemandPaging(device.odp_caps).is_there());
@@ -154,7 +155,7 @@ impl RegionInner {
         Ok(Self::of(Registration { region: Some(region), lkey, rkey, domain }, span))
     }
 
-    /// A region over no bytes. A device cannot register an empty range. It need not: a request with no bytes names no
+    /// A region over no bytes. A device cannot register an empty range, and need not: a request with no bytes names no
     /// key.
     pub(super) fn of_nothing(domain: &Arc<DomainInner>, span: Span) -> Self {
         Self::of(Registration::of_nothing(domain), Span { len_bytes: 0, ..span })
@@ -165,7 +166,7 @@ impl RegionInner {
         Self { registration, address, len_bytes, base, owner: None, words, rights }
     }
 
-    /// Moves the registration out. The region then only knows address and keys, to be named by requests.
+    /// Moves the registration out. The region then only knows its address and keys, so that requests can name them.
     pub(super) fn take_registration(&mut self) -> Registration {
         let registration = &mut self.registration;
         let (lkey, rkey, domain) = (registration.lkey, registration.rkey, Arc::clone(&registration.domain));
@@ -198,38 +199,40 @@ impl RegionInner {
         self.registration.domain.id()
     }
 
-    /// The device's object while it is registered, else null: for requests that name the region and not only its keys.
+    /// The device's object while the memory is registered, else null: for requests that name the region and not only
+    /// its keys.
     pub(crate) fn raw(&self) -> *mut sys::ibv_mr {
         self.registration.region.as_ref().map_or(ptr::null_mut(), Region::as_ptr)
     }
 
-    /// Whether windows may be bound to it: whether its rights are [`MayBind`](super::MayBind).
+    /// Whether windows may be bound over the region: whether its rights are [`MayBind`](super::MayBind).
     pub(super) fn may_bind(&self) -> bool {
         let (needed, forbidden) = (options::MW_BIND, options::RELAXED_ORDERING);
         self.rights.0 & (needed | forbidden) == needed
     }
 
-    /// What a peer needs to use a region with the rights `A`.
+    /// The record that a peer needs to use a region with the rights `A`.
     pub(super) fn remote<A: Exposed>(&self) -> RemoteRegion<A> {
         RemoteRegion::of(self.base, self.len_bytes as u64, self.registration.rkey)
     }
 
-    /// The word with this number; `None` if there is none, or if the processor does not reach it.
+    /// The word with this index; `None` if there is no such word, or if the processor does not reach it.
     ///
     /// Only for memory that peers or other processes may write. Nobody has a slice of it: the type that gives words
     /// gives no slices, and peers, other processes and the soft device use whole atomic words too.
     pub(super) fn word(&self, index: usize) -> Option<&AtomicU64> {
         let word = || self.address.as_ptr().cast::<u64>().wrapping_add(index);
-        // SAFETY: inside the memory, aligned and mapped here (2); accessed as an atomic word by everybody (see above).
+        // SAFETY: the word is inside the memory, aligned and mapped in this process (2). Everybody accesses it as an
+        // atomic word (see above).
         (index < self.words).then(|| unsafe { AtomicU64::from_ptr(word()) })
     }
 
-    /// Ends the registration, and gives the owner; for borrowed memory there is none. The region has no bytes any more.
+    /// Ends the registration, and returns the owner; `None` for borrowed memory. The region then has no bytes.
     pub(super) fn end(&mut self) -> Result<Option<ReleasedOwner>, VerbError> {
         self.registration.end()?;
         (self.len_bytes, self.words) = (0, 0);
-        // SAFETY: the registration has ended, so neither the device nor peers use the bytes. Nor does the program: the
-        // region is borrowed exclusively, so no buffer of it is left, and it has no more bytes to give out.
+        // SAFETY: the registration has ended, so neither the device nor peers use the bytes. The program does not use
+        // them either: the region is borrowed mutably, so no buffer of it is left, and it has no bytes for new ones.
         Ok(self.owner.take().map(|owner| unsafe { owner.release() }))
     }
 }
@@ -263,7 +266,7 @@ impl Span {
         self.len_bytes == 0
     }
 
-    /// The number by which the keys name the first byte.
+    /// The address by which the keys name the first byte.
     fn base(self) -> u64 {
         match self.exported {
             _ if self.zero_based => 0,
@@ -279,7 +282,7 @@ impl Span {
         }
     }
 
-    /// Refuses what no device takes, and what peers could not reach by words.
+    /// Refuses memory that no device takes, and memory for peers that does not consist of whole words.
     fn check(self) -> Result<(), RegisterFailure> {
         let Self { len_bytes, exported, zero_based, rights, .. } = self;
         let start = exported.map_or(self.address.addr(), |exported| exported.offset as usize);

@@ -80,7 +80,7 @@ impl<A: Access> fmt::Debug for RemoteWord<A> {
 
 /// Memory of a peer that is not a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a word is 8 bytes at a multiple of 8; here are {len_bytes} bytes at {address:#x}")]
+#[error("a word must be 8 bytes, 8-byte aligned, not {len_bytes} bytes at {address:#x}")]
 pub struct NotAWord {
     /// Its address.
     pub address: u64,
@@ -104,7 +104,7 @@ struct Record {
 static_assertions::const_assert_eq!(size_of::<Record>(), 24);
 
 const MAGIC: [u8; 2] = *b"IR";
-/// Of a record of memory behind a window that the peer may end.
+/// The magic of a record of memory behind a window that the peer may end.
 const MAGIC_OF_WINDOW: [u8; 2] = *b"IW";
 const VERSION: u8 = 1;
 const REMOTE: u8 =
@@ -115,7 +115,7 @@ const REMOTE: u8 =
 #[non_exhaustive]
 pub enum RecordError {
     /// Not the length of a record.
-    #[error("a record has {expected} bytes, not {found}")]
+    #[error("a record must have {expected} bytes, not {found}")]
     Length {
         /// The length of a record.
         expected: usize,
@@ -142,9 +142,9 @@ pub enum RecordError {
         /// The rights asked for.
         wanted: &'static str,
     },
-    /// This device is not reviewed as one that stays well when a peer ends a window.
+    /// This device was not reviewed as one that a peer cannot harm by ending a window.
     #[error(
-        "on this device peers may not end windows: send the peer the record of `remote`, and end the window with `dealloc`"
+        "peers cannot end windows of this device: send the peer the record of `remote`, and end the window with `dealloc`"
     )]
     NotInvalidated,
 }
@@ -227,10 +227,10 @@ impl<A: Exposed> RemoteRegion<A> {
         Self::of_peer(address, len_bytes, record.rkey.get())
     }
 
-    /// What a peer grants that does not use this library: `len_bytes` at `address`, with the key `rkey`.
+    /// Memory that a peer grants without this library: `len_bytes` at `address`, with the key `rkey`.
     ///
-    /// The rights `A` are as much the peer's word as the numbers. If any of it is wrong, the peer's device refuses the
-    /// requests.
+    /// The library only has the peer's word for the rights `A` and for the numbers. If any of them is wrong, the peer's
+    /// device refuses the requests.
     ///
     /// # Errors
     ///
@@ -335,7 +335,7 @@ impl<A: Access> fmt::Debug for RemoteRegion<A> {
 /// Memory of a peer behind a window that this side may end when it is done, with [`post_send_invalidating`].
 ///
 /// It comes from [`BoundWindow::remote_window`](crate::window::BoundWindow::remote_window) as a record of its own kind.
-/// A program gets such a record only on a device that stays well whatever key a peer invalidates.
+/// A program gets such a record only on a device that a peer cannot harm, whatever key the peer invalidates.
 ///
 /// [`post_send_invalidating`]: crate::QueuePair::post_send_invalidating
 pub struct RemoteWindow<A>(RemoteRegion<A>);

@@ -13,7 +13,7 @@ use std::{fmt, fs::File, io};
 
 /// Memory that other processes may have mapped too: a shared map of a memory file, or of any other regular file.
 ///
-/// Registered by [`register_opaque`](crate::ProtectionDomain::register_opaque) for peers; it comes back from
+/// It is registered for peers by [`register_opaque`](crate::ProtectionDomain::register_opaque), and comes back from
 /// [`deregister`](super::OpaqueRegion::deregister). It gives no slice, because other processes may write it at any
 /// time; the region copies and loads words of it.
 ///
@@ -30,7 +30,7 @@ use std::{fmt, fs::File, io};
 #[doc(alias = "memfd_create")]
 #[doc(alias = "MAP_SHARED")]
 pub struct SharedMap {
-    /// At least one byte of `file`.
+    /// A map of at least one byte of `file`.
     map: Mapping,
     file: OwnedFd,
 }
@@ -39,14 +39,14 @@ pub struct SharedMap {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoSharedMap {
-    /// There is nothing to map: no bytes.
-    #[error("a shared map has at least one byte")]
+    /// There are no bytes to map.
+    #[error("a shared map must have at least one byte")]
     Empty,
     /// Not a regular file: a map of a device, for example, would not be memory.
     #[error("only a regular file or a memory file can be mapped")]
     NotAFile,
     /// The file is too short. An access beyond its end would end the process.
-    #[error("{len_bytes} bytes at offset {offset} are not inside the file, which has {file_bytes} bytes")]
+    #[error("{len_bytes} bytes at offset {offset} do not fit inside the file, which has {file_bytes} bytes")]
     TooShort {
         /// Where the map was to start.
         offset: u64,

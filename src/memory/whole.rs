@@ -33,7 +33,7 @@ impl<A: Access, M: Owner> Whole<A, M> {
 impl<A, M: Owner> Whole<A, M> {
     /// Ends the registration and gives the memory back.
     pub(super) fn deregister(mut self) -> Result<M, DeregisterError<Self>> {
-        // Borrowed memory has no owner to give back; but a scope gives out no such region by value.
+        // The owner is never missing: only borrowed memory has none, and a scope hands out no such region by value.
         let no_owner = VerbError::new("ibv_dereg_mr", libc::EBUSY);
         let parts = self.region.end().and_then(|owner| owner.and_then(ReleasedOwner::into_parts).ok_or(no_owner));
         match parts {
@@ -80,7 +80,7 @@ impl<A: Access, M> Whole<A, M> {
         self.region.share()
     }
 
-    /// All of it as one part, and what takes that part back.
+    /// Splits it into one part over all of its bytes, and the remainder that takes the part back.
     pub(super) fn split(self) -> (Remainder<A, M>, UniquePart)
     where
         A: DeviceMayWrite + Unexposed,
@@ -90,7 +90,7 @@ impl<A: Access, M> Whole<A, M> {
     }
 }
 
-/// A region whose bytes are out as parts.
+/// A region whose bytes are handed out as parts.
 pub(super) struct Remainder<A, M> {
     rest: RegionRest<A>,
     memory: PhantomData<fn() -> M>,
@@ -101,12 +101,12 @@ impl<A, M> Remainder<A, M> {
         self.rest.len_bytes()
     }
 
-    /// The region as a whole again, from a part over all of it.
+    /// Rebuilds the region from a part over all of it.
     pub(super) fn rejoin(self, part: UniquePart) -> Result<Whole<A, M>, (Self, UniquePart)> {
         part.into_region(&self.rest).map(Whole::of).map_err(|part| (self, part))
     }
 
-    /// The region as a whole again, to be ended and nothing else, from memory over all of it.
+    /// Rebuilds the region from memory over all of it. The region can only be ended.
     pub(super) fn rejoin_lapsed(self, part: LapsedPart) -> Result<Whole<(), M>, (Self, LapsedPart)> {
         part.into_region(&self.rest).map(Whole::of).map_err(|part| (self, part))
     }
@@ -125,7 +125,7 @@ pub(crate) struct Lending<'env, H> {
 impl<'env, B> Lending<'env, SharedBuffer<B>> {
     /// `memory` as a shared buffer, to be read by the device too.
     pub(crate) fn shared<T: Plain>(memory: &'env [T]) -> Self {
-        // Nobody writes through this pointer: the rights and the buffer only read.
+        // Nobody writes through this pointer: the rights allow only reads, and so does the shared buffer.
         let memory = ptr::from_ref(memory).cast_mut();
         Self::of::<LocalRead, T>(memory, false, |region| SharedBuffer::new(SharedPart::of_read_only(region)))
     }
@@ -163,7 +163,7 @@ impl<'env, H> Lending<'env, H> {
         let mut region = if span.is_empty() && !is_exposed {
             RegionInner::of_nothing(domain, span)
         } else {
-            // SAFETY: the memory stays borrowed (caller): for reading only if the rights only read, else exclusively.
+            // SAFETY: the memory stays borrowed (caller): shared if the rights only allow reads, otherwise mutably.
             unsafe { RegionInner::new(domain, span) }?
         };
         Ok((Loan { registration: region.take_registration(), is_exposed }, handle(region)))
@@ -177,7 +177,7 @@ impl<'env, H> Lending<'env, H> {
 #[must_use = "the memory is its owner's again only after the loan has ended"]
 pub(crate) struct Loan {
     registration: Registration,
-    /// Whether peers reach it.
+    /// Whether peers reach the memory.
     is_exposed: bool,
 }
 
@@ -189,10 +189,10 @@ impl Loan {
 
     /// Whether peers may still reach the memory.
     pub(crate) fn is_exposed(&self) -> bool {
-        self.is_exposed && self.registration.is_there()
+        self.is_exposed && self.registration.is_registered()
     }
 
-    /// Leaves the registration, which the device would not end, to the device.
+    /// Leaks the registration, which the device did not end.
     pub(crate) fn leak(self, error: VerbError) {
         self.registration.leak("the registration of borrowed memory", error);
     }

@@ -88,7 +88,7 @@ impl sealed::Sealed for Type2 {
 ///
 /// # Rules
 ///
-/// Each is kept by the compiler; programs that break them are in `ui-tests/memory`.
+/// The compiler enforces each of them; programs that break them are in `ui-tests/memory`.
 ///
 /// - M27: a window is bound over memory that was registered for that, of its own domain.
 /// - M28: memory behind a window is the program's again when the window has ended, and not before.
@@ -202,7 +202,7 @@ impl<B: Brand> ProtectionDomain<B> {
     }
 }
 
-/// A window of type 2 if there is a `pair`, else of type 1. The library asks no iWARP device for one.
+/// A window of type 2 if there is a `pair`, else of type 1. iWARP devices are not asked for windows.
 fn alloc(domain: &Arc<DomainInner>, pair: Option<NonNull<sys::ibv_qp>>) -> Result<Arc<WindowCore>, VerbError> {
     if domain.context.is_iwarp() {
         return Err(VerbError::unsupported("ibv_alloc_mw"));
@@ -210,7 +210,7 @@ fn alloc(domain: &Arc<DomainInner>, pair: Option<NonNull<sys::ibv_qp>>) -> Resul
     WindowCore::alloc(domain, pair)
 }
 
-/// A window of type 2 for `pair`, which frees the core before it is destroyed.
+/// A window of type 2 for `pair`, and its core. The pair frees the core before it is destroyed.
 pub(crate) fn of_pair<B>(
     domain: &Arc<DomainInner>,
     pair: NonNull<sys::ibv_qp>,
@@ -233,7 +233,7 @@ impl<B, K: WindowType> Window<B, K> {
         self.inner
     }
 
-    /// Frees the window, as dropping it does, and reports if that fails.
+    /// Frees the window, as dropping it does, and reports a failure.
     ///
     /// `ibv_dealloc_mw(3)`.
     ///
@@ -275,7 +275,7 @@ impl<B, K: WindowType> BoundWindow<B, K> {
         self.inner.rkey()
     }
 
-    /// What a peer needs to reach the memory with the rights `W`, which the window must have been bound with.
+    /// The record that a peer needs to reach the memory with the rights `W`. The window must have been bound with them.
     ///
     /// # Errors
     ///
@@ -299,7 +299,8 @@ impl<B, K: WindowType> BoundWindow<B, K> {
         Lapsed::of(self.inner).map_err(|(inner, source)| DeallocError { window: Self::of(inner), source })
     }
 
-    /// The region behind the window, and the offset in the region of `len_bytes` at `offset` of the window.
+    /// The region behind the window, and the offset in that region of the range of `len_bytes` at `offset` of the
+    /// window.
     fn place(&self, offset: usize, len_bytes: usize) -> Result<(&RegionInner, usize), OutOfBounds> {
         let within = self.len() as u64;
         OutOfBounds::check(offset as u64, len_bytes as u64, within)?;
@@ -375,7 +376,7 @@ impl<B> UnsettledWindow<B> {
         Self { inner, brand: PhantomData }
     }
 
-    /// What the request about the window has done, now that it has succeeded.
+    /// The result of the request about the window, which has succeeded.
     pub(crate) fn settle(self, proof: Succeeded) -> Settled<B> {
         self.inner.settle(proof)
     }

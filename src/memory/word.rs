@@ -67,13 +67,13 @@ impl<A: PeerMayChange> Word<'_, A> {
         self.word.store(value, Ordering::Release);
     }
 
-    /// Adds `value`, wrapping; gives the value before.
+    /// Adds `value`, wrapping; returns the value before.
     #[inline]
     pub fn fetch_add(self, value: u64) -> u64 {
         self.word.fetch_add(value, Ordering::AcqRel)
     }
 
-    /// Stores `value`; gives the value before.
+    /// Stores `value`; returns the value before.
     #[inline]
     pub fn swap(self, value: u64) -> u64 {
         self.word.swap(value, Ordering::AcqRel)
@@ -83,7 +83,7 @@ impl<A: PeerMayChange> Word<'_, A> {
     ///
     /// # Errors
     ///
-    /// The value that is there instead; nothing is stored.
+    /// The value that the word has instead; nothing is stored.
     #[inline]
     pub fn compare_exchange(self, current: u64, new: u64) -> Result<u64, u64> {
         self.word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire)
@@ -176,9 +176,9 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
 impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     /// Copies the bytes at `offset` out, word by word.
     ///
-    /// The bytes of one word are of one moment; different words may be of different moments, in any order. Words that
-    /// belong together need a completion after them, or a version number before and behind them. Check the copy and not
-    /// the memory, which a peer may have changed since.
+    /// All bytes of one word are read at one moment; different words may be read at different moments, in any order.
+    /// Words that belong together need a completion after them, or a version number before and behind them. Check the
+    /// copy and not the memory, which a peer may have changed since.
     ///
     /// # Errors
     ///
@@ -195,7 +195,7 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     /// Where the range starts or ends inside a word, the rest of the word is written back unchanged, so a peer's write
     /// to that rest at the same time may be lost. A range of whole words has no such loss.
     ///
-    /// It takes `&mut self`, because a region that peers may only read also gives out `&[u8]`.
+    /// It takes `&mut self`, because a region that peers may only read also lends `&[u8]`.
     ///
     /// # Errors
     ///
@@ -233,7 +233,8 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     }
 }
 
-/// `as_bytes` is sound beside reads of peers. `write_from` and `store` take `&mut self`, so they never run beside it.
+/// `as_bytes` is sound while peers only read. `write_from` and `store` take `&mut self`, so no slice exists when they
+/// run.
 const _: () = {
     const fn reads_only<A: PeerCannotWrite>() {}
     reads_only::<super::RemoteRead>();

@@ -7,7 +7,7 @@
 //! the region or the pair has ended.
 //!
 //! The verbs of C report failure in several ways (NULL and `errno`, a positive number, -1 and `errno`). Here all of
-//! them answer [`VerbError`].
+//! them return [`VerbError`].
 
 #[cfg(feature = "cm")]
 pub(crate) mod cm;
@@ -35,7 +35,7 @@ pub(crate) struct Listed {
 /// A context, and the implementation that it belongs to.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// Open, with a descriptor for asynchronous events that does not block. Nobody else has this one.
+    /// The context is open, and its descriptor for asynchronous events does not block. Nobody else has this context.
     pub(crate) context: NonNull<sys::ibv_context>,
     pub(crate) provider: &'static dyn Provider,
     /// The address of the fabric that a soft device belongs to.
@@ -93,25 +93,25 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     unsafe fn close_device(&self, context: NonNull<sys::ibv_context>) -> Result<(), VerbError>;
     /// `ibv_query_device`.
     unsafe fn query_device(&self, context: NonNull<sys::ibv_context>) -> Result<sys::ibv_device_attr, VerbError>;
-    /// What may be believed of the device, if its provider says so itself, as the soft device does. Other devices are
-    /// looked up in the reviewed table by the answer of `query_device`.
+    /// The promises of the device, if its provider reports them itself, as the soft device does. Other devices are
+    /// looked up in the reviewed table, by the result of `query_device`.
     unsafe fn promises(&self, context: NonNull<sys::ibv_context>) -> Option<&'static Promises> {
         let _ = context;
         None
     }
-    /// `ibv_query_device_ex`: more than `query_device`, such as which transports page on demand. Members that the
-    /// device does not fill are zero.
+    /// `ibv_query_device_ex`: more attributes than `query_device`, such as the transports that support on-demand
+    /// paging. Members that the device does not fill are zero.
     unsafe fn query_device_ex(&self, context: NonNull<sys::ibv_context>) -> Result<sys::ibv_device_attr_ex, VerbError>;
     /// `ibv_query_port`. Ports count from 1.
     unsafe fn query_port(&self, context: NonNull<sys::ibv_context>, port: u8) -> Result<sys::ibv_port_attr, VerbError>;
-    /// `ibv_query_gid_table`: the filled rows of all ports.
+    /// `ibv_query_gid_table`: the filled entries of all ports.
     unsafe fn query_gid_table(&self, context: NonNull<sys::ibv_context>) -> Result<Vec<sys::ibv_gid_entry>, VerbError>;
-    /// `ibv_query_pkey`: row `index` of the table of partition keys, in host byte order.
+    /// `ibv_query_pkey`: the entry at `index` of the table of partition keys, in host byte order.
     unsafe fn query_pkey(&self, context: NonNull<sys::ibv_context>, port: u8, index: u16) -> Result<u16, VerbError>;
 
     /// `ibv_get_async_event` and `ibv_ack_async_event`: takes and acknowledges one event, if there is one.
     ///
-    /// The object of the event may be gone: unless the caller knows better, only its address may be used.
+    /// The object of the event may be gone. Unless the caller knows that it is alive, only its address may be used.
     unsafe fn take_async_event(
         &self,
         context: NonNull<sys::ibv_context>,
@@ -177,10 +177,10 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     ) -> Result<NonNull<sys::ibv_comp_channel>, VerbError>;
     /// `ibv_destroy_comp_channel`.
     unsafe fn destroy_comp_channel(&self, channel: NonNull<sys::ibv_comp_channel>) -> Result<(), VerbError>;
-    /// `ibv_get_cq_event` and `ibv_ack_cq_events`: takes and acknowledges one event, if there is one, and gives its
+    /// `ibv_get_cq_event` and `ibv_ack_cq_events`: takes and acknowledges one event, if there is one, and returns its
     /// queue.
     ///
-    /// The queue may be gone: unless the caller knows better, only its address may be used.
+    /// The queue may be gone. Unless the caller knows that it is alive, only its address may be used.
     unsafe fn take_cq_event_of(
         &self,
         channel: NonNull<sys::ibv_comp_channel>,
@@ -239,7 +239,7 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     ///
     /// # Safety
     ///
-    /// As [`create_qp`](Self::create_qp); the attributes ask for operations of `ibv_wr_*`.
+    /// The same as for [`create_qp`](Self::create_qp). The attributes also ask for operations of `ibv_wr_*`.
     unsafe fn create_qp_ex(
         &self,
         context: NonNull<sys::ibv_context>,
@@ -270,8 +270,8 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     unsafe fn open_cm(
         &self,
         context: NonNull<sys::ibv_context>,
-    ) -> Result<std::sync::Arc<dyn cm::RawChannel>, VerbError>;
+    ) -> Result<std::sync::Arc<dyn cm::RawChannel>, cm::OpenFailure>;
 
-    /// How long until the device must be polled even if nothing happens; `None` if it runs by itself.
+    /// The time until the device must be polled even if nothing has happened; `None` if it runs by itself.
     fn next_timer(&self, context: NonNull<sys::ibv_context>) -> Option<Duration>;
 }

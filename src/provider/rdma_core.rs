@@ -23,36 +23,37 @@ fn zero_or_errno(verb: &'static str, result: i32) -> Result<(), VerbError> {
     }
 }
 
-/// The result of a verb that returns NULL and sets `errno` on failure; `None` where the device has no such verb.
+/// The result of a verb that returns NULL and sets `errno` on failure. `pointer` is `None` if the device has no such
+/// verb.
 fn non_null<T>(verb: &'static str, pointer: impl Into<Option<*mut T>>) -> Result<NonNull<T>, VerbError> {
     let pointer = pointer.into().ok_or(VerbError::unsupported(verb))?;
     NonNull::new(pointer).ok_or_else(|| last_errno(verb))
 }
 
-/// A number that the verb takes as an `int`.
+/// Converts a number to the `int` that the verb takes.
 fn int(verb: &'static str, number: u32) -> Result<i32, VerbError> {
     i32::try_from(number).map_err(|_| VerbError::new(verb, libc::EINVAL))
 }
 
-/// The attributes, whose numbers are `int`s in other structs.
+/// Checks that the numbers in `attributes` fit an `int`, since other structs hold them as such.
 fn in_range(attributes: &mut sys::ibv_cq_init_attr_ex) -> Result<&mut sys::ibv_cq_init_attr_ex, VerbError> {
     int("ibv_create_cq_ex", attributes.cqe.max(attributes.comp_vector))?;
     Ok(attributes)
 }
 
-/// The address of memory that the device may access from now on, which Rust must know.
+/// Exposes the provenance of memory that the device may access from now on.
 fn exposed(addr: *mut u8) -> *mut c_void {
     _ = addr.expose_provenance();
     addr.cast()
 }
 
 fn last_errno(verb: &'static str) -> VerbError {
-    // A failure without an errno is still a failure.
+    // A failed verb may have left `errno` at 0.
     let errno = io::Error::last_os_error().raw_os_error().filter(|&errno| errno > 0);
     VerbError::new(verb, errno.unwrap_or(libc::EIO))
 }
 
-/// Calls `f` with each device of `ibv_get_device_list` until it returns something.
+/// Calls `f` with each device of `ibv_get_device_list`, until `f` returns `Some`.
 fn find<R>(mut f: impl FnMut(*mut sys::ibv_device) -> Option<R>) -> Result<Option<R>, VerbError> {
     let mut count = 0;
     // SAFETY: `count` may be written.
@@ -70,15 +71,16 @@ fn find<R>(mut f: impl FnMut(*mut sys::ibv_device) -> Option<R>) -> Result<Optio
             break;
         }
     }
-    // SAFETY: the list came from `ibv_get_device_list`; an opened device outlives it (`ibv_get_device_list(3)`, NOTES).
+    // SAFETY: the list came from `ibv_get_device_list`, and an opened device outlives the list
+    // (`ibv_get_device_list(3)`, NOTES).
     unsafe { sys::ibv_free_device_list(list.as_ptr()) };
     Ok(found)
 }
 
 fn name(device: *mut sys::ibv_device) -> String {
-    // SAFETY: a device of the list.
+    // SAFETY: `device` is in the list, which is not freed yet.
     let name = unsafe { sys::ibv_get_device_name(device) };
-    // SAFETY: a C string that lives as long as the device.
+    // SAFETY: the name is a C string that lives as long as the device.
     unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }
 
@@ -94,11 +96,11 @@ pub(crate) fn fork_init() -> Result<(), VerbError> {
     zero_or_errno("ibv_fork_init", unsafe { sys::ibv_fork_init() })
 }
 
-/// All devices that libibverbs finds; none where there is no RDMA subsystem.
+/// All devices that libibverbs finds; none if the kernel has no RDMA subsystem.
 pub(crate) fn devices() -> Result<Vec<Listed>, VerbError> {
     let mut all = Vec::new();
     find::<()>(|device| {
-        // SAFETY: a device of the list.
+        // SAFETY: `device` is in the list, which is not freed yet.
         all.push(Listed { name: name(device), guid_be: unsafe { sys::ibv_get_device_guid(device) } });
         None
     })?;
@@ -108,15 +110,15 @@ pub(crate) fn devices() -> Result<Vec<Listed>, VerbError> {
 /// Opens the device of that name; `None` if there is none. Its descriptor for asynchronous events is non-blocking.
 pub(crate) fn open(wanted: &str) -> Result<Option<NonNull<sys::ibv_context>>, VerbError> {
     let context = find(|device| {
-        // SAFETY: a device of the list, which is freed only after this.
+        // SAFETY: `device` is in the list, which is freed only after this closure.
         (name(device) == wanted).then(|| non_null("ibv_open_device", unsafe { sys::ibv_open_device(device) }))
     })?
     .transpose()?;
     if let Some(context) = context {
-        // SAFETY: opened just now.
+        // SAFETY: the context was opened just now.
         let fd = unsafe { (*context.as_ptr()).async_fd };
         if let Err(error) = unblock(fd, "ioctl on the asynchronous events") {
-            // SAFETY: opened just now and not used.
+            // SAFETY: the context was opened just now, and nothing uses it.
             unsafe { RdmaCore.close_device(context) }.ok();
             return Err(error);
         }
@@ -127,26 +129,26 @@ pub(crate) fn open(wanted: &str) -> Result<Option<NonNull<sys::ibv_context>>, Ve
 /// Makes reads of `fd` return at once.
 pub(super) fn unblock(fd: RawFd, what: &'static str) -> Result<(), VerbError> {
     let mut on = 1_i32;
-    // SAFETY: sets O_NONBLOCK of a descriptor that is ours; reads one `int`.
+    // SAFETY: the call sets O_NONBLOCK of a descriptor that we own, and reads one `int`.
     match unsafe { libc::ioctl(fd, libc::FIONBIO, &mut on) } {
         0 => Ok(()),
         _ => Err(last_errno(what)),
     }
 }
 
-/// Verbs that change or end an object, and answer 0 or an errno. In the call, `_` is the object.
+/// Verbs that change or end an object, and return 0 or an errno. In the call, `_` is the object.
 macro_rules! verbs_that_change {
     ($(fn $method:ident($object:ident $(, $argument:ident: $type:ty)*)
         = $($verb:ident)::+(_ $(, $passed:expr)*);)*) => {$(
         unsafe fn $method(&self, object: NonNull<sys::$object>, $($argument: $type),*) -> Result<(), VerbError> {
-            // SAFETY: alive, and not used any more if this ends it (caller). What references name is alive too.
+            // SAFETY: the object is alive, and not used any more if this verb ends it (caller). References are valid.
             let result = unsafe { $($verb)::+(object.as_ptr(), $($passed),*) };
             zero_or_errno(concat!("ibv_", stringify!($method)), result)
         }
     )*};
 }
 
-/// Verbs that fill a struct, and answer 0 or an errno. In the call, `_` is the object; the struct comes last.
+/// Verbs that fill a struct, and return 0 or an errno. In the call, `_` is the object; the struct comes last.
 macro_rules! verbs_that_fill {
     ($(fn $method:ident($object:ident $(, $argument:ident: $type:ty)*) -> $answer:ident
         = $($verb:ident)::+(_ $(, $passed:expr)*);)*) => {$(
@@ -156,7 +158,7 @@ macro_rules! verbs_that_fill {
             $($argument: $type),*
         ) -> Result<sys::$answer, VerbError> {
             let mut answer = sys::$answer::default();
-            // SAFETY: alive (caller); the struct may be written.
+            // SAFETY: the object is alive (caller); the struct may be written.
             let result = unsafe { $($verb)::+(object.as_ptr(), $($passed,)* &mut answer) };
             zero_or_errno(concat!("ibv_", stringify!($method)), result)?;
             Ok(answer)
@@ -164,7 +166,8 @@ macro_rules! verbs_that_fill {
     )*};
 }
 
-/// Verbs that make an object from another, and answer NULL on failure. In the call, `_` is the object that they take.
+/// Verbs that make an object from another one, and return NULL on failure. In the call, `_` is the object that they
+/// take.
 macro_rules! verbs_that_make {
     ($($(#[$doc:meta])* fn $method:ident($object:ident $(, $argument:ident: $type:ty)*) -> $made:ident
         = $($verb:ident)::+(_ $(, $passed:expr)*);)*) => {$(
@@ -174,8 +177,8 @@ macro_rules! verbs_that_make {
             object: NonNull<sys::$object>,
             $($argument: $type),*
         ) -> Result<NonNull<sys::$made>, VerbError> {
-            // SAFETY: alive, and so is what the attributes name; memory to register is the device's from here on
-            // (caller).
+            // SAFETY: the object and all objects that the attributes name are alive, and the device may access the
+            // memory to register from now on (caller).
             let made = unsafe { $($verb)::+(object.as_ptr(), $($passed),*) };
             non_null(concat!("ibv_", stringify!($method)), made)
         }
@@ -235,16 +238,16 @@ impl Provider for RdmaCore {
     }
 
     unsafe fn query_gid_table(&self, context: NonNull<sys::ibv_context>) -> Result<Vec<sys::ibv_gid_entry>, VerbError> {
-        // SAFETY: open (caller).
+        // SAFETY: the context is open (caller).
         let ports = unsafe { self.query_device(context) }?.phys_port_cnt;
         let mut rows = 0_usize;
         for port in 1..=ports {
-            // SAFETY: open (caller).
+            // SAFETY: the context is open (caller).
             let attributes = unsafe { self.query_port(context, port) }?;
             rows += usize::try_from(attributes.gid_tbl_len).unwrap_or(0);
         }
         let mut table = vec![sys::ibv_gid_entry::default(); rows];
-        // SAFETY: open (caller); the table has `rows` entries of the size that is named.
+        // SAFETY: the context is open (caller); `table` has `table.len()` entries of this size.
         let filled = unsafe {
             sys::_ibv_query_gid_table(
                 context.as_ptr(),
@@ -266,7 +269,7 @@ impl Provider for RdmaCore {
 
     unsafe fn query_pkey(&self, context: NonNull<sys::ibv_context>, port: u8, index: u16) -> Result<u16, VerbError> {
         let mut key_be = 0;
-        // SAFETY: open (caller); the key may be written.
+        // SAFETY: the context is open (caller); the key may be written.
         let result = unsafe { sys::ibv_query_pkey(context.as_ptr(), port, i32::from(index), &mut key_be) };
         zero_or_errno("ibv_query_pkey", result)?;
         Ok(u16::from_be(key_be))
@@ -277,13 +280,13 @@ impl Provider for RdmaCore {
         context: NonNull<sys::ibv_context>,
     ) -> Result<Option<sys::ibv_async_event>, VerbError> {
         let mut event = sys::ibv_async_event::default();
-        // SAFETY: open (caller); the event may be written.
+        // SAFETY: the context is open (caller); the event may be written.
         if unsafe { sys::ibv_get_async_event(context.as_ptr(), &mut event) } != 0 {
             let error = last_errno("ibv_get_async_event");
             return if error.errno() == libc::EAGAIN { Ok(None) } else { Err(error) };
         }
-        // Acknowledged at once, so that destroying the object never waits for it.
-        // SAFETY: taken just now; its object is alive until the event is acknowledged.
+        // Acknowledge the event at once, so that destroying its object never waits.
+        // SAFETY: the event was taken just now, and its object is alive until the event is acknowledged.
         unsafe { sys::ibv_ack_async_event(&mut event) };
         Ok(Some(event))
     }
@@ -292,12 +295,12 @@ impl Provider for RdmaCore {
         &self,
         context: NonNull<sys::ibv_context>,
     ) -> Result<NonNull<sys::ibv_comp_channel>, VerbError> {
-        // SAFETY: open (caller).
+        // SAFETY: the context is open (caller).
         let channel = non_null("ibv_create_comp_channel", unsafe { sys::ibv_create_comp_channel(context.as_ptr()) })?;
-        // SAFETY: created just now.
+        // SAFETY: the object was created just now.
         let fd = unsafe { (*channel.as_ptr()).fd };
         if let Err(error) = unblock(fd, "ioctl on a completion channel") {
-            // SAFETY: created just now and not used.
+            // SAFETY: the channel was created just now, and nothing uses it.
             unsafe { self.destroy_comp_channel(channel) }.ok();
             return Err(error);
         }
@@ -309,13 +312,13 @@ impl Provider for RdmaCore {
         channel: NonNull<sys::ibv_comp_channel>,
     ) -> Result<Option<NonNull<sys::ibv_cq>>, VerbError> {
         let (mut cq, mut cookie) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: alive (caller); both may be written.
+        // SAFETY: the channel is alive (caller); both pointers may be written.
         if unsafe { sys::ibv_get_cq_event(channel.as_ptr(), &mut cq, &mut cookie) } != 0 {
             let error = last_errno("ibv_get_cq_event");
             return if error.errno() == libc::EAGAIN { Ok(None) } else { Err(error) };
         }
-        // Acknowledged at once, so that destroying the queue never waits for it.
-        // SAFETY: the event names a completion queue of this channel, alive until its events are acknowledged.
+        // Acknowledge the event at once, so that destroying its queue never waits.
+        // SAFETY: the event names a completion queue of this channel, which is alive until the event is acknowledged.
         unsafe { sys::ibv_ack_cq_events(cq, 1) };
         Ok(NonNull::new(cq))
     }
@@ -325,10 +328,11 @@ impl Provider for RdmaCore {
         context: NonNull<sys::ibv_context>,
         attributes: &mut sys::ibv_qp_init_attr_ex,
     ) -> Result<(NonNull<sys::ibv_qp>, Option<NonNull<sys::ibv_qp_ex>>), VerbError> {
-        // SAFETY: open; domain and queues in the attributes are alive, and they ask for operations (caller).
+        // SAFETY: the context is open, the domain and the queues in the attributes are alive, and the attributes ask
+        // for operations of `ibv_wr_*` (caller).
         let raw = unsafe { inline::ibv_create_qp_ex(context.as_ptr(), attributes) };
         let raw = non_null("ibv_create_qp_ex", raw)?;
-        // SAFETY: created just now.
+        // SAFETY: the object was created just now.
         let extended = unsafe { sys::ibv_qp_to_qp_ex(raw.as_ptr()) };
         Ok((raw, NonNull::new(extended)))
     }
@@ -340,7 +344,7 @@ impl Provider for RdmaCore {
     ) -> Result<sys::ibv_qp_attr, VerbError> {
         let mut attributes = sys::ibv_qp_attr::default();
         let mut creation = sys::ibv_qp_init_attr::default();
-        // SAFETY: alive (caller); both structs may be written.
+        // SAFETY: the pair is alive (caller); both structs may be written.
         let result = unsafe { sys::ibv_query_qp(qp.as_ptr(), &mut attributes, mask.0 as i32, &mut creation) };
         zero_or_errno("ibv_query_qp", result)?;
         Ok(attributes)
@@ -350,7 +354,7 @@ impl Provider for RdmaCore {
     unsafe fn open_cm(
         &self,
         _: NonNull<sys::ibv_context>,
-    ) -> Result<std::sync::Arc<dyn super::cm::RawChannel>, VerbError> {
+    ) -> Result<std::sync::Arc<dyn super::cm::RawChannel>, super::cm::OpenFailure> {
         super::cm::open()
     }
 

@@ -1,4 +1,5 @@
-//! What the library may rely on from each provider: one row for each provider library, from a review of its source.
+//! The promises of each provider that the library may rely on: one row for each provider library, from a review of its
+//! source.
 //!
 //! The specification and the manual pages leave much open, and providers differ: in the order of completions, in what a
 //! destroy removes, in what a failed post has queued, and in when payload reaches memory. The library decides by this
@@ -11,7 +12,7 @@
 use crate::sys::ibv_device_attr;
 use std::env;
 
-/// What the library relies on from the provider of a device: a column of [the table of providers][table].
+/// The promises that the library relies on from the provider of a device: a column of [the table of providers][table].
 ///
 /// Where a promise is missing, the library works in another way, or refuses with an error that says so. A provider that
 /// was not reviewed promises nothing. `Debug` shows all promises.
@@ -32,7 +33,7 @@ use std::env;
 pub struct Promises {
     /// The provider library, as rdma-core names it.
     pub(crate) name: &'static str,
-    /// The completion of a send ends the unsignalled sends before it.
+    /// The completion of a send also completes the unsignalled sends before it.
     pub(crate) retires_prefix: bool,
     /// A post that fails and points `bad_wr` at a request has not queued that request, nor later ones.
     pub(crate) refusal_is_sure: bool,
@@ -55,9 +56,9 @@ pub struct Promises {
     pub(crate) sessions: Sessions,
     /// Whether and how extended completion queues may be polled.
     pub(crate) walk: Walk,
-    /// What a provider guarantees when a memory window ends.
+    /// The guarantees of a provider when a memory window ends.
     pub(crate) windows: Windows,
-    /// What the library must do differently for this provider.
+    /// The exceptions that the library makes for this provider.
     pub(crate) quirks: Quirks,
 }
 
@@ -67,7 +68,7 @@ impl Promises {
         self.name
     }
 
-    /// Whether somebody has read the provider's source.
+    /// Whether the provider's source was reviewed.
     pub fn are_reviewed(&self) -> bool {
         self.name != UNREVIEWED.name
     }
@@ -200,7 +201,7 @@ pub(crate) enum Walk {
     Yes,
 }
 
-/// What a provider guarantees when a memory window ends.
+/// The guarantees of a provider when a memory window ends.
 ///
 /// 1. Through a window, a peer reaches the bytes over which the window was bound, and no others of the region.
 /// 2. When the request that ends a window has completed, or `ibv_dealloc_mw` has returned 0, the device has done its
@@ -223,7 +224,7 @@ impl Windows {
     }
 }
 
-/// What the library must do differently for a provider.
+/// The exceptions that the library makes for a provider.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Quirks {
     /// A move to Reset may leave old requests that the device would run after the reset. So the library moves the pair
@@ -236,11 +237,19 @@ pub(crate) struct Quirks {
     /// Some completions have no event: flushed requests make none, or a poll overlooks a completion whose event was
     /// taken. So a sleeping thread polls from time to time.
     pub(crate) completes_quietly: bool,
+    /// When the peer accepts, rdma_cm names how many reads this side may start as the number that it has to serve, and
+    /// the other way round.
+    pub(crate) swaps_reply_depths: bool,
 }
 
 impl Quirks {
-    const NONE: Self =
-        Self { reset_twice: false, nudge_after_drain: false, shared_resize_loses: false, completes_quietly: false };
+    const NONE: Self = Self {
+        reset_twice: false,
+        nudge_after_drain: false,
+        shared_resize_loses: false,
+        completes_quietly: false,
+        swaps_reply_depths: false,
+    };
 }
 
 /// A provider that nobody has reviewed. The other rows start from this one, so that each lists what it promises.
@@ -257,7 +266,7 @@ pub(crate) const UNREVIEWED: Promises = Promises {
     sessions: Sessions::No,
     walk: Walk::No,
     windows: Windows::NoBarrier,
-    quirks: Quirks { reset_twice: true, nudge_after_drain: false, shared_resize_loses: true, completes_quietly: true },
+    quirks: Quirks { reset_twice: true, shared_resize_loses: true, completes_quietly: true, ..Quirks::NONE },
 };
 
 /// The soft device, which follows the specification.
@@ -300,7 +309,7 @@ pub(crate) const SIW: Promises = Promises {
     refusal_is_sure: true,
     teardown: Teardown::Anytime,
     shared: Shared::Yes,
-    quirks: Quirks::NONE,
+    quirks: Quirks { swaps_reply_depths: true, ..Quirks::NONE },
     ..UNREVIEWED
 };
 
@@ -407,14 +416,14 @@ const HISILICON: u32 = 0x19e5;
 const HNS_PARTS: [u32; 8] = [0xa222, 0xa223, 0xa224, 0xa225, 0xa226, 0xa227, 0xa228, 0xa22f];
 
 const AMAZON: u32 = 0x1d0f;
-/// 0xefa4 is left out: it numbers its requests in another way, and was not reviewed.
+/// The part 0xefa4 is left out: it numbers its requests in another way, and was not reviewed.
 const EFA_PARTS: [u32; 4] = [0xefa0, 0xefa1, 0xefa2, 0xefa3];
 
 pub(crate) fn row_of(device: &ibv_device_attr) -> Option<&'static Promises> {
     Some(match (device.vendor_id, device.vendor_part_id) {
         (0x00ff_ffff, 0) => &RXE,
         (0, 0) if device.node_guid == NULL_GUID => &NULL,
-        // Any part: the kernel numbers the devices of this vendor one after the other.
+        // siw reports a running device number as its part, not a model, so any part matches.
         (0x0062_6d74, _) => &SIW,
         (MELLANOX, part) if MLX5_PARTS.contains(&part) => &MLX5,
         (MELLANOX, part) if MLX4_PARTS.contains(&part) => &MLX4,
@@ -436,7 +445,7 @@ mod tests {
     fn table() -> String {
         type Cell = fn(&Promises) -> String;
         let columns: [(&str, Cell); 11] = [
-            ("a completion ends the sends before it", |row| yes_or_no(row.retires_prefix)),
+            ("a completion also completes the sends before it", |row| yes_or_no(row.retires_prefix)),
             ("a named refusal is not queued", |row| yes_or_no(row.refusal_is_sure)),
             ("Reset is a barrier", |row| yes_or_no(row.reset_is_barrier)),
             ("pairs are destroyed", |row| {
@@ -530,11 +539,11 @@ mod tests {
         for (vendor, part, row) in others {
             assert_eq!(name(vendor, part), row, "{part:#x}");
         }
-        // A part number of mlx5 from another vendor, and no numbers at all.
+        // A part number of mlx5 with another vendor, and a device without numbers.
         for (vendor, part) in [(0x15b3, 0x1013), (0, 0)] {
             assert_eq!(name(vendor, part), "");
         }
-        // Parts that were not reviewed: ConnectX-8, E2000, and numbers that no part has yet.
+        // Parts that were not reviewed: ConnectX-8, E2000, and unused numbers.
         for (vendor, part) in [
             (0x02c9, 0x1020),
             (0x02c9, 0x1023),

@@ -10,7 +10,7 @@ use crate::sys::ibv_qp_attr_mask as mask;
 use crate::types::{AckTimeout, Mtu, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer};
 use crate::verb_error::VerbError;
 
-/// What a reliable connection can change in Send Queue Drain. A field that is `None` changes nothing.
+/// The attributes that a reliable connection can change in Send Queue Drain. A field that is `None` changes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SqdAttributes {
     /// How packets reach the peer.
@@ -139,7 +139,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     where
         S: Alterable,
     {
-        let mut modify = Modify::nowhere();
+        let mut modify = Modify::without_state();
         set(&mut modify);
         self.inner.core.modify(modify)
     }

@@ -46,8 +46,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Four of each, nothing inline, and no lists: enough for a first program. What [`Limits::default`] gives, for
-    /// constants.
+    /// Four of each, nothing inline, and no lists: enough for a first program. [`Limits::default`] gives the same; this
+    /// is for constants.
     pub const DEFAULT: Self = Self { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: Posting::List };
 
     /// The room on a completion queue that a queue pair with these limits leases.
@@ -63,7 +63,7 @@ impl Default for Limits {
     }
 }
 
-/// What the peer may do through this queue pair, besides sending. The peer also needs the rights of the region.
+/// The rights of the peer through this queue pair, besides sending. The peer also needs the rights of the region.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[doc(alias = "qp_access_flags")]
 pub struct PeerRights {
@@ -99,7 +99,7 @@ impl PeerRights {
     }
 }
 
-/// For Reset to Init.
+/// The attributes of the transition from Reset to Init.
 ///
 /// # Examples
 ///
@@ -143,7 +143,7 @@ impl Init for InitAttributes {
     }
 }
 
-/// For Reset to Init, unreliable datagrams.
+/// The attributes of the transition from Reset to Init, for unreliable datagrams.
 #[derive(Clone, Debug)]
 pub struct DatagramInitAttributes {
     /// The port, and the GID by which peers reach it.
@@ -234,7 +234,7 @@ impl PeerPath {
     }
 }
 
-/// For Init to Ready To Receive, reliable connection.
+/// The attributes of the transition from Init to Ready To Receive, for a reliable connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RtrAttributes {
     /// How packets reach the peer.
@@ -260,7 +260,7 @@ impl RtrAttributes {
     }
 }
 
-/// For Init to Ready To Receive, unreliable connection.
+/// The attributes of the transition from Init to Ready To Receive, for an unreliable connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnreliableRtrAttributes {
     /// How packets reach the peer.
@@ -273,7 +273,7 @@ pub struct UnreliableRtrAttributes {
     pub receive_psn: Psn,
 }
 
-/// For Ready To Receive to Ready To Send, reliable connection.
+/// The attributes of the transition from Ready To Receive to Ready To Send, for a reliable connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RtsAttributes {
     /// The first packet sequence number that this side sends.
@@ -367,12 +367,12 @@ impl Modify {
         Self { attributes: sys::ibv_qp_attr { qp_state: state, ..Default::default() }, mask: mask::IBV_QP_STATE }
     }
 
-    /// Starts without a state, for changes in place: some devices take a change to the current state for a transition.
-    pub(super) fn nowhere() -> Self {
+    /// Starts without a state, for changes in place: some devices take a change to the current state as a transition.
+    pub(super) fn without_state() -> Self {
         Self { attributes: sys::ibv_qp_attr::default(), mask: mask(0) }
     }
 
-    /// To Send Queue Drain, with an event when the queue is drained.
+    /// Moves to Send Queue Drain, with an event when the queue is drained.
     pub(super) fn drain() -> Self {
         let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_SQD);
         this.attributes.en_sqd_async_notify = 1;
@@ -455,7 +455,7 @@ impl Modify {
         this
     }
 
-    /// To Ready To Send for UC and UD, which need only the first packet sequence number.
+    /// Moves to Ready To Send, for UC and UD, which need only the first packet sequence number.
     pub(super) fn ready_to_send_from(send_psn: Psn) -> Self {
         let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_RTS);
         this.attributes.sq_psn = send_psn.value();

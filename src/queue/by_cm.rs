@@ -12,10 +12,10 @@ use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
 use crate::types::{PortNumber, ReadDepth, RnrTimer};
 use crate::verb_error::VerbError;
 
-/// What rdma_cm answers for a transition: the attributes, and which of them count.
+/// The attributes that rdma_cm gives for a transition, and the mask of those that it has filled in.
 pub(crate) type FromCm = (sys::ibv_qp_attr, Mask);
 
-/// The bits that are set in error for InfiniBand links.
+/// Mask bits that rdma_cm sets by mistake for InfiniBand links.
 const STRAY_BITS: u32 = 0b111 << 21;
 
 fn modify((attributes, mask): FromCm) -> Modify {
@@ -28,14 +28,14 @@ impl<B: Brand> ProtectionDomain<B> {
         &self.inner.context.device
     }
 
-    /// How datagrams reach what rdma_cm has found.
+    /// An address handle for the path that rdma_cm has found.
     pub(crate) fn handle_by_cm(&self, mut path: sys::ibv_ah_attr) -> Result<AddressHandle<B>, VerbError> {
         AddressHandle::create(self, &mut path)
     }
 }
 
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    /// The device of the pair, as it is open.
+    /// The open device of the pair.
     pub(crate) fn context(&self) -> Context {
         Context(std::sync::Arc::clone(&self.inner.core.domain.context))
     }
@@ -45,17 +45,17 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         &self.inner.core.domain.context.device
     }
 
-    /// The port that the pair was moved to Init on.
+    /// The port on which the pair was moved to Init.
     pub(crate) fn port_number(&self) -> PortNumber {
         self.inner.core.local.port
     }
 
-    /// Whether it receives from a shared queue.
+    /// Whether the pair receives from a shared queue.
     pub(crate) fn has_shared_receives(&self) -> bool {
         self.inner.core.shared.is_some()
     }
 
-    /// `asked`, lowered to what the device can do: as the one that serves reads, and as the one that starts them.
+    /// The two depths of `asked`, lowered to what the device can do: that of the responder, and that of the initiator.
     pub(crate) fn depths_at_most(&self, asked: [ReadDepth; 2]) -> [ReadDepth; 2] {
         let Ok(device) = self.inner.core.device() else { return asked };
         let [responder, initiator] = asked;
@@ -72,6 +72,11 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 }
 
 impl<B: Brand, T: Reliable> QueuePair<B, Init, T> {
+    /// Whether the event of the peer's answer has the two depths of reads in the wrong order.
+    pub(crate) fn swaps_reply_depths(&self) -> bool {
+        self.inner.core.domain.context.promises().quirks.swaps_reply_depths
+    }
+
     pub(crate) fn into_rtr_by_cm(
         self,
         from_cm: FromCm,
@@ -84,7 +89,7 @@ impl<B: Brand, T: Reliable> QueuePair<B, Init, T> {
         self.transition(modify)
     }
 
-    /// The pair of an iWARP device, which rdma_cm has moved to Ready To Send.
+    /// The pair of an iWARP device, after rdma_cm has moved it to Ready To Send.
     pub(crate) fn moved_by_cm(
         mut self,
         initiator_depth: ReadDepth,

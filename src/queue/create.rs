@@ -195,7 +195,7 @@ impl UntypedPair {
         };
         let make = || RawPair::create(domain, &asked).map_err(|error| session::explain(error, limits.posting));
         let is_taken = |number| shared.is_some() && receives.has_number(number);
-        let (raw, granted) = match make_unlike(domain, make, is_taken) {
+        let (raw, granted) = match make_with_free_number(domain, make, is_taken) {
             Ok(made) => made,
             Err(error) => {
                 sends.release(places.send, true);
@@ -228,7 +228,7 @@ impl UntypedPair {
         if limits.posting.is_in_sessions() {
             if core.raw.posting() != limits.posting {
                 // The provider made a pair that has no `ibv_wr_*` functions.
-                return Err(session::none());
+                return Err(session::unavailable());
             }
             status.send_in_sessions();
         }
@@ -269,7 +269,7 @@ const TRIES: usize = 64;
 /// completions of an earlier pair with the same number may still be unpolled. A device may reuse a number at once after
 /// destroy, but never while a pair has it: so this keeps each pair with a taken number until it has found a free
 /// number.
-fn make_unlike(
+fn make_with_free_number(
     domain: &DomainInner,
     make: impl Fn() -> Result<Made, CreateError>,
     is_taken: impl Fn(u32) -> bool,

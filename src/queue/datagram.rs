@@ -71,7 +71,7 @@ pub enum AddressError {
     NoPeerGid,
     /// The datagram came to another protection domain. Only domains of the brand [`Checked`](crate::Checked) get this
     /// far; others do not compile.
-    #[error("the datagram came to another protection domain: use the domain of the queue pair that received it")]
+    #[error("the datagram arrived in another protection domain: use the domain of the queue pair that received it")]
     OtherDomain,
     /// A number of the path is out of range.
     #[error(transparent)]
@@ -273,7 +273,7 @@ impl<B, M: SendMemory<B>> Postable<B> for Addressed<B, M> {
 
 /// The transitions of unreliable datagrams, which have no peer to connect to.
 impl<B: Brand, S: State> QueuePair<B, S, UnreliableDatagram> {
-    /// From Init to Ready To Receive.
+    /// Moves the pair from Init to Ready To Receive.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -288,7 +288,7 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableDatagram> {
         self.ready_to_receive()
     }
 
-    /// From Ready To Receive to Ready To Send.
+    /// Moves the pair from Ready To Receive to Ready To Send.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -306,7 +306,7 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableDatagram> {
 
 /// The transitions of unreliable datagrams with shared receives.
 impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableDatagram>> {
-    /// From Init to Ready To Receive.
+    /// Moves the pair from Init to Ready To Receive.
     ///
     /// # Errors
     ///
@@ -319,7 +319,7 @@ impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableDatagram>> {
         self.ready_to_receive()
     }
 
-    /// From Ready To Receive to Ready To Send.
+    /// Moves the pair from Ready To Receive to Ready To Send.
     ///
     /// # Errors
     ///
@@ -344,7 +344,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.transition(Modify::ready_to_send_from(psn))
     }
 
-    /// From Init to Ready To Send. The pair then sends, and takes datagrams from everyone who knows its Q_Key.
+    /// Moves the pair from Init to Ready To Send. It then sends, and takes datagrams from everyone who knows its Q_Key.
     ///
     /// `ibv_modify_qp(3)`, twice.
     ///

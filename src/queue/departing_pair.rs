@@ -36,8 +36,8 @@ impl DepartingPair {
 impl Departing for DepartingPair {
     fn slots(&self) -> [Option<usize>; 2] {
         let Places { send, receive } = &self.places;
-        // Only where pairs must be drained does the poller wait for the sends. Elsewhere sends may be unsignalled, and
-        // such a send never completes.
+        // The poller waits for the sends only if pairs must be drained on this provider. Elsewhere sends may be
+        // unsignalled, and such a send never completes.
         let waits_for_sends = self.sends_on.is_none() && self.domain.context.promises().teardown == Teardown::Polled;
         [waits_for_sends.then(|| send.slot()), Some(receive.slot())]
     }

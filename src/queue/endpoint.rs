@@ -1,11 +1,12 @@
-//! What two sides tell each other before they are connected.
+//! The data that two sides exchange before they are connected.
 
 use crate::memory::RecordError;
 use crate::types::{Gid, Mtu, Psn, Qpn};
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What a peer needs to connect to a queue pair. It goes to the peer out of band, as a [record](Self::to_bytes).
+/// The data that a peer needs to connect to a queue pair. It goes to the peer out of band, as a
+/// [record](Self::to_bytes).
 ///
 /// # Examples
 ///
@@ -133,17 +134,17 @@ impl Endpoint {
         self.psn
     }
 
-    /// The GID of its port.
+    /// The GID of the pair's port.
     pub fn gid(&self) -> Option<Gid> {
         self.gid
     }
 
-    /// The local identifier of its port; 0 on Ethernet.
+    /// The local identifier of the pair's port; 0 on Ethernet.
     pub fn lid(&self) -> u16 {
         self.lid
     }
 
-    /// The greatest MTU of its port.
+    /// The greatest MTU of the pair's port.
     pub fn mtu(&self) -> Mtu {
         self.mtu
     }

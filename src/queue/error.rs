@@ -41,7 +41,7 @@ pub enum CreateError {
     },
     /// The devices of this provider have no shared receive queues, or only ones that are unsafe in the current
     /// environment.
-    #[error("no shared receive queues on devices of {provider}{}", hint_of_shared(.set))]
+    #[error("shared receive queues cannot be used on devices of {provider}{}", hint_of_shared(.set))]
     NoSharedReceives {
         /// The name of the provider, as far as it is known.
         provider: &'static str,
@@ -50,10 +50,10 @@ pub enum CreateError {
     },
     /// The device does not take requests through `ibv_wr_*`, or its provider does not do it well enough
     /// (`docs/providers.md`). On rxe it works if [`Limits::elements`](crate::Limits::elements) is 0 or 1.
-    #[error("the device does not post through ibv_wr_*: create the queue pair with `Posting::List`")]
+    #[error("requests cannot be posted with ibv_wr_* on this device: create the queue pair with `Posting::List`")]
     NoWorkRequestApi(#[source] VerbError),
     /// The device has no atomic writes, or not on this transport.
-    #[error("no atomic writes on this device and transport: create the queue pair with another `Posting`")]
+    #[error("this device has no atomic writes on this transport: create the queue pair with another `Posting`")]
     NoAtomicWrites(#[source] VerbError),
     /// An iWARP device does not have the transport.
     #[error(transparent)]
@@ -71,12 +71,12 @@ impl CreateError {
     }
 }
 
-/// What the program can do about missing shared receive queues.
+/// The part of the error's text that says what the program can do.
 fn hint_of_shared(set: &Option<(&'static str, &'static str)>) -> String {
     match set {
         Some((variable, value)) => format!(
-            ": start the program with {variable}={value}, or a poll may write a short message to where a receive points that \
-             another thread posts meanwhile"
+            ": start the program with {variable}={value}; without it, a poll may write a short message into the memory of a \
+             receive that another thread posts at the same time"
         ),
         None => ": give each queue pair receives of its own".to_owned(),
     }
@@ -102,7 +102,7 @@ pub enum TransitionFailure {
         /// What the device answered.
         source: VerbError,
     },
-    /// The device is one for iWARP, where the program does not move pairs so.
+    /// The device is an iWARP device, where a program does not move pairs in this way.
     #[error(transparent)]
     NotOnIwarp(NotOnIwarp),
     /// The pair was reset with requests in flight, and their completions may still be in the completion queue.
@@ -116,7 +116,7 @@ pub enum TransitionFailure {
     OtherDevice,
     /// The port has no GID, without which peers cannot reach it on Ethernet.
     #[error(
-        "port {port} has no GID: has its network interface an address, and is it up? (see docs/failures.md#no-gid)"
+        "port {port} has no GID: check that its network interface is up and has an address (see docs/failures.md#no-gid)"
     )]
     NoGid {
         /// The port.
@@ -128,7 +128,7 @@ pub enum TransitionFailure {
     )]
     NoPeerGid,
     /// The path MTU is larger than the port's.
-    #[error("a path MTU of {asked} bytes is more than the port's {most}")]
+    #[error("the path MTU must be at most the port's {most} bytes, not {asked}")]
     Mtu {
         /// What was asked for.
         asked: Mtu,
@@ -138,24 +138,22 @@ pub enum TransitionFailure {
     /// A number of the path to the peer is out of range.
     #[error(transparent)]
     Path(#[from] OutOfRange),
-    /// The port's table of partition keys has no such row.
-    #[error("there is no row {asked} in the port's table of partition keys, which has {rows}")]
+    /// The port's table of partition keys has no such entry.
+    #[error("the port's table of partition keys has {rows} entries: there is none at index {asked}")]
     PkeyIndex {
-        /// The row that was asked for.
+        /// The index that was asked for.
         asked: u16,
-        /// How many rows there are.
+        /// How many entries the table has.
         rows: u16,
     },
     /// The number of the peer's queue pair stands for all members of a multicast group. A connection has one peer.
-    #[error(
-        "{number} is not one queue pair but all members of a multicast group: send datagrams there, and connect to one peer"
-    )]
+    #[error("{number} stands for all members of a multicast group: connect to the number of one queue pair")]
     Multicast {
         /// The number.
         number: Qpn,
     },
     /// The device cannot serve that many reads and atomics at once, or cannot have that many outstanding.
-    #[error("{asked} reads and atomics at once are more than the device has: {most}, see `DeviceAttributes`")]
+    #[error("the device supports at most {most} reads and atomics at once, not {asked} (see `DeviceAttributes`)")]
     ReadDepth {
         /// What was asked for.
         asked: ReadDepth,
@@ -163,7 +161,7 @@ pub enum TransitionFailure {
         most: u32,
     },
     /// The device says that the pair is in another state.
-    #[error("the queue pair is not in {asked}: the device says {state:?}")]
+    #[error("the queue pair is not in {asked}: the device reports {state:?}")]
     Elsewhere {
         /// The state that was asked for.
         asked: &'static str,
@@ -180,12 +178,14 @@ pub enum TransitionFailure {
         sends: u32,
     },
     /// A post was [uncertain](crate::PostError::Uncertain): the device may have the request.
-    #[error("the device may have a request that it did not account for: reset or destroy the queue pair")]
+    #[error(
+        "an earlier post failed, and the device may have its request all the same: reset or destroy the queue pair"
+    )]
     Uncertain,
     /// Requests are in flight, and a reset does not prove that this provider's devices are done with them.
     #[error(
-        "{sends} sends and {receives} receives are in flight, and a reset may not end them with this provider ({provider}): \
-         `into_error` and `drain` first, or destroy the queue pair (see docs/failures.md#reset-in-flight)"
+        "{sends} sends and {receives} receives are in flight, and with this provider ({provider}) a reset may not end them: \
+         call `into_error` and `drain` first, or destroy the queue pair (see docs/failures.md#reset-in-flight)"
     )]
     ResetInFlight {
         /// Sends, writes, reads and atomics in flight.
@@ -198,8 +198,8 @@ pub enum TransitionFailure {
     /// The pair is on a shared receive queue. With this provider, a reset would lose messages that nobody has polled
     /// yet, or the device may go on receiving.
     #[error(
-        "with this provider ({provider}) a pair on a shared receive queue is not reset, since receives could be lost: \
-         destroy the queue pair and make another"
+        "with this provider ({provider}) a pair on a shared receive queue cannot be reset, because receives could be lost: \
+         destroy the queue pair and create another"
     )]
     ResetShared {
         /// The provider.
@@ -216,13 +216,13 @@ pub enum TransitionFailure {
 fn hint(to: &str, source: &VerbError) -> &'static str {
     match (to, source.errno()) {
         ("ReadyToReceive", libc::ENODATA) => {
-            ": the row of the GID table is empty (did the address of the port change?)"
+            ": the entry of the GID table is empty (did the address of the port change?)"
         }
         ("ReadyToReceive", libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ETIMEDOUT) => {
             ": no route to the peer's GID, or no answer from the next hop"
         }
         ("ReadyToReceive", libc::EINVAL) => {
-            ": the device refused an attribute: check that there is a GID on Ethernet, and that the MTU and the \
+            ": the device refused an attribute: check that an Ethernet port has a GID, and that the MTU and the \
              responder depth are within the limits of the port and the device"
         }
         ("ReadyToSend", libc::EINVAL) => {
@@ -270,7 +270,7 @@ impl<Q> From<TransitionError<Q>> for TransitionFailure {
 /// refused as [`PostError::Broken`](crate::PostError::Broken) and all other verbs with `EIO`. The pair and the memory
 /// of its requests stay allocated for the life of the process.
 #[derive(thiserror::Error)]
-#[error("the queue pair is still there (see docs/failures.md#not-destroyed)")]
+#[error("the queue pair was not destroyed (see docs/failures.md#not-destroyed)")]
 pub struct DestroyError<Q> {
     /// The queue pair.
     pub queue_pair: Q,
@@ -318,7 +318,7 @@ fn until(source: &Option<DrainFailure>, timeout: Duration) -> String {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DrainFailure {
-    /// A poller is not of a queue on which the pair completes. Nothing was polled.
+    /// A poller belongs to a queue on which the pair does not complete. Nothing was polled.
     #[error("the poller belongs to another completion queue: pass the pollers of the queue pair's completion queues")]
     OtherQueue,
     /// The completion queue failed.
@@ -327,7 +327,7 @@ pub enum DrainFailure {
     /// The device answered with an error.
     #[error(transparent)]
     Verb(#[from] VerbError),
-    /// The poller is one of another protection domain, and was not polled. Only domains of the brand
+    /// The poller belongs to another protection domain, and was not polled. Only domains of the brand
     /// [`Checked`](crate::Checked) get this far; others do not compile.
     #[error("the poller belongs to another protection domain: pass the poller of the queue pair's completion queue")]
     OtherDomain,

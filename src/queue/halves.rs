@@ -38,7 +38,7 @@ static_assertions::assert_not_impl_any!(ReceiveHalf<()>: Clone, Copy);
 
 /// Two halves of different pairs. Both come back.
 #[derive(thiserror::Error)]
-#[error("the halves are of different queue pairs")]
+#[error("the halves belong to different queue pairs")]
 pub struct JoinHalvesError<B, T> {
     /// The half that sends.
     pub send: SendHalf<B, T>,
@@ -47,15 +47,15 @@ pub struct JoinHalvesError<B, T> {
 }
 
 impl<B, T> JoinHalvesError<B, T> {
-    /// The error without the halves, which are dropped. It can leave a scoped domain.
+    /// The error without the halves, which are dropped: this error can leave a scoped domain.
     pub fn into_cause(self) -> OfDifferentPairs {
         OfDifferentPairs
     }
 }
 
-/// What a [`JoinHalvesError`] says, without the halves.
+/// A [`JoinHalvesError`] without the halves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the halves are of different queue pairs")]
+#[error("the halves belong to different queue pairs")]
 #[non_exhaustive]
 pub struct OfDifferentPairs;
 
@@ -143,7 +143,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
         self.half.1.first_failure()
     }
 
-    /// The whole pair again.
+    /// Rebuilds the whole pair from its two halves.
     ///
     /// # Errors
     ///

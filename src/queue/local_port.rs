@@ -5,7 +5,7 @@ use super::error::TransitionFailure;
 use crate::device::{GidEntry, LinkLayer, Port};
 use crate::types::{Mtu, PortNumber, Psn, Qpn};
 
-/// How peers reach a queue pair. Known once the pair is in Init.
+/// The port by which peers reach a queue pair: its addresses and its limits. Known once the pair is in Init.
 #[derive(Clone, Copy)]
 pub(crate) struct LocalPort {
     pub(crate) port: PortNumber,
@@ -49,7 +49,7 @@ impl LocalPort {
         if asked == 0 || asked < rows { Ok(()) } else { Err(TransitionFailure::PkeyIndex { asked, rows }) }
     }
 
-    /// Checks that a connection can have the pair of `attr` as its peer. No device checks that number.
+    /// Checks that the destination of `attr` can be the peer of a connection. No device checks this.
     pub(crate) fn connects_to(&self, attr: &UnreliableRtrAttributes) -> Result<(), TransitionFailure> {
         if attr.destination == Qpn::MULTICAST {
             return Err(TransitionFailure::Multicast { number: attr.destination });

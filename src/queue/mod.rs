@@ -19,6 +19,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+// Unit tests call verbs as a provider would.
+#![cfg_attr(not(test), forbid(unsafe_code))]
+
 pub(crate) mod alter;
 pub(crate) mod any;
 pub(crate) mod attributes;

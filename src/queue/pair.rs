@@ -89,7 +89,8 @@ impl<B: Brand, T: OwnReceives> QueuePair<B, Reset, OnShared<T>> {
 }
 
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    /// The caller has just seen a `modify` succeed, or gives the pair back in the state that it had.
+    /// Gives the pair the type of its state. The caller has just seen a `modify` succeed, or returns the pair in the
+    /// state that it had.
     pub(super) fn assume_state(inner: UntypedPair) -> Self {
         Self { inner, brand: PhantomData, types: PhantomData }
     }
@@ -102,7 +103,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         }
     }
 
-    /// Refuses what a pair of an iWARP device does not do.
+    /// Refuses what an iWARP device cannot do, if the pair is on one.
     fn not_on_iwarp(&self, what: NotOnIwarp) -> Result<(), TransitionFailure> {
         if self.inner.core.domain.context.is_iwarp() { Err(TransitionFailure::NotOnIwarp(what)) } else { Ok(()) }
     }
@@ -127,7 +128,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.core.local.psn
     }
 
-    /// What a peer needs to connect to this pair: send it the bytes of this record.
+    /// The data that a peer needs to connect to this pair: send it the bytes of this record.
     pub fn endpoint(&self) -> Endpoint
     where
         S: OnPort,
@@ -160,7 +161,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.core.is_broken()
     }
 
-    /// What broke the pair: the first failure that the poller saw. `None` if no request failed, or if all failures were
+    /// The first failure that the poller saw: it broke the pair. `None` if no request failed, or if all failures were
     /// flushes, which do not name the cause.
     pub fn first_failure(&self) -> Option<Status> {
         self.inner.core.first_failure()
@@ -177,7 +178,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         Ok(DeviceState::from_raw(self.inner.core.query(Mask::IBV_QP_STATE)?.qp_state))
     }
 
-    /// From Reset to Init, on a port: pass a `&Port` for the usual attributes, or
+    /// Moves the pair from Reset to Init, on a port: pass a `&Port` for the usual attributes, or
     /// [`InitAttributes`](crate::attributes::InitAttributes)
     /// ([`DatagramInitAttributes`](crate::attributes::DatagramInitAttributes) for datagrams).
     ///
@@ -221,8 +222,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.transition(attr.modify(code::<T>()))
     }
 
-    /// From Ready To Send to Send Queue Drain: the device completes the requests that it has started, and holds back
-    /// the others.
+    /// Moves the pair from Ready To Send to Send Queue Drain: the device completes the requests that it has started,
+    /// and holds back the others.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -240,7 +241,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.transition(Modify::drain())
     }
 
-    /// To Error: the device flushes every request, each with a completion of [`Status::Flushed`].
+    /// Moves the pair to Error: the device flushes every request, each with a completion of [`Status::Flushed`].
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -255,8 +256,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.transition(Modify::to(raw_state::IBV_QPS_ERR))
     }
 
-    /// To Reset: the device drops every request. Requests in flight come out of the poller as failures with
-    /// [`Status::Destroyed`].
+    /// Moves the pair to Reset: the device drops every request. Requests in flight come out of the poller as failures
+    /// with [`Status::Destroyed`].
     ///
     /// `ibv_modify_qp(3)`. The pair keeps its number. If requests were in flight, the pair can go to Init only after
     /// the completion queue was polled empty.
@@ -300,7 +301,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 
 /// The transitions of a reliable connection.
 impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
-    /// From Init to Ready To Receive.
+    /// Moves the pair from Init to Ready To Receive.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -316,7 +317,7 @@ impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
         self.ready_to_receive_reliably(attr)
     }
 
-    /// From Ready To Receive to Ready To Send.
+    /// Moves the pair from Ready To Receive to Ready To Send.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -334,7 +335,8 @@ impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
 
 /// The transitions of all connections, reliable and unreliable.
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    /// From Init to Ready To Send, connected to `peer`, with [the default attributes](ConnectAttributes).
+    /// Moves the pair from Init to Ready To Send, connected to `peer`, with [the default
+    /// attributes](ConnectAttributes).
     ///
     /// Both sides call this, in any order. If the first message of the peer needs a receive, post one before.
     ///
@@ -482,7 +484,7 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
         }
     }
 
-    /// Back to Ready To Send.
+    /// Moves the pair back to Ready To Send.
     ///
     /// `ibv_modify_qp(3)`.
     ///

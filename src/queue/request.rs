@@ -69,7 +69,7 @@ pub(super) mod sealed {
     /// Memory without a recipient, so every request but a datagram can have it.
     #[allow(unnameable_types, reason = "seals `SendMemory`")]
     pub trait Unaddressed: IntoMemory {}
-    /// Memory as a request gives it back.
+    /// Memory in the form in which a request gives it back.
     #[allow(unnameable_types, reason = "of `WorkRequest::into_memory`")]
     pub trait IntoMemory {
         type Memory;
@@ -221,7 +221,7 @@ impl<B> sealed::Fill<B> for BufferList<B> {}
 
 /// A few bytes that are copied when the request is posted, so that the program keeps them. They need no registration.
 ///
-/// At most [`Limits::inline_bytes`](crate::Limits::inline_bytes) of them.
+/// A request has at most [`Limits::inline_bytes`](crate::Limits::inline_bytes) of them.
 ///
 /// # Examples
 ///
@@ -403,7 +403,7 @@ impl<M, K> WorkRequest<M, K> {
         self.without_signal()
     }
 
-    /// Begins only when all earlier reads and atomics of the queue are done. For reliable connections only.
+    /// Makes the request wait until all earlier reads and atomics of the queue are done. For reliable connections only.
     #[doc(alias = "IBV_SEND_FENCE")]
     #[inline(always)]
     pub fn fenced(self) -> WorkRequest<M, Fenced<K>> {
@@ -411,7 +411,7 @@ impl<M, K> WorkRequest<M, K> {
         WorkRequest::new(memory, action)
     }
 
-    /// Carries 4 bytes more, in host byte order. A write with an immediate takes a receive of the peer.
+    /// Makes the request carry 4 more bytes, in host byte order. A write with an immediate takes a receive of the peer.
     #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
     #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! What it takes to create a queue pair that posts through `ibv_wr_*`.
+//! Checks and errors for the creation of queue pairs that post through `ibv_wr_*`.
 
 use super::attributes::Limits;
 use super::error::CreateError;
@@ -11,7 +11,7 @@ use crate::verb_error::VerbError;
 /// has atomic writes if the limits ask for them.
 pub(super) fn check_device(context: &ContextInner, limits: &Limits) -> Result<(), CreateError> {
     if !context.promises().sessions.bears(limits.elements) {
-        return Err(none());
+        return Err(unavailable());
     }
     if limits.posting == Posting::AtomicWrites {
         let device = context.query_device_ex()?;
@@ -24,11 +24,11 @@ pub(super) fn check_device(context: &ContextInner, limits: &Limits) -> Result<()
 }
 
 /// The error of a device without `ibv_wr_*`.
-pub(super) fn none() -> CreateError {
+pub(super) fn unavailable() -> CreateError {
     CreateError::NoWorkRequestApi(VerbError::unsupported("ibv_create_qp_ex"))
 }
 
-/// Why the pair was not created.
+/// The error for a pair that was not created.
 pub(super) fn explain(error: VerbError, posting: Posting) -> CreateError {
     match posting {
         _ if posting == Posting::List || !error.is_unsupported() => error.into(),

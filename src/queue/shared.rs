@@ -121,7 +121,7 @@ mod sealed {
     pub trait Serves<T> {}
 }
 
-/// What a [`SharedReceiveQueue`] receives: [`Messages`] or [`Datagrams`]. Sealed.
+/// The kind of data that a [`SharedReceiveQueue`] receives: [`Messages`] or [`Datagrams`]. Sealed.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is nothing that comes to a shared receive queue",
     note = "what comes are `Messages` or `Datagrams`"
@@ -255,7 +255,7 @@ pub struct SharedAttributes {
 /// allocated for the life of the process, together with the memory of its receives in flight.
 #[derive(thiserror::Error)]
 #[error(
-    "the shared receive queue is still there{}",
+    "the shared receive queue was not destroyed{}",
     if source.errno() == libc::EBUSY { ": drop its queue pairs, and poll their completion queues until these are empty" } else { "" }
 )]
 pub struct DestroySharedError<B, A = Messages> {
@@ -348,8 +348,8 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     pub fn resize(&mut self, receives: u32) -> Result<(), VerbError> {
         let refused = |errno| Err(VerbError::new("ibv_modify_srq", errno));
         let this = &mut *self.inner;
-        // Checked before the verb is called: some providers use one error number for a refusal and for a failure
-        // halfway.
+        // The library checks this before it calls the verb: some providers use one error number for a refusal and for
+        // a failure halfway.
         let is_too_many = receives > this.poster.slab.slots();
         if this.is_broken() || receives == 0 || is_too_many || !fits(this.core(), receives)? {
             return refused(libc::EINVAL);

@@ -107,7 +107,7 @@ pub trait Alterable: OnPort {}
 )]
 pub trait AlterableWhileDraining: Alterable {}
 
-/// As created: nothing may be posted.
+/// The state of a new pair: nothing may be posted.
 #[doc(alias = "IBV_QPS_RESET")]
 #[derive(Debug)]
 pub enum Reset {}
@@ -121,7 +121,7 @@ impl State for Reset {
     }
 }
 
-/// Has a port and the rights of peers: receives may be posted, but no packet is taken.
+/// The pair has a port, and peers have rights: receives may be posted, but no packet is taken.
 #[doc(alias = "IBV_QPS_INIT")]
 #[derive(Debug)]
 pub enum Init {}
@@ -140,7 +140,7 @@ impl State for Init {
     }
 }
 
-/// RTR: knows its peer and receives from it.
+/// RTR: the pair knows its peer and receives from it.
 #[doc(alias = "IBV_QPS_RTR")]
 #[doc(alias = "RTR")]
 #[derive(Debug)]
@@ -159,7 +159,7 @@ impl State for ReadyToReceive {
     }
 }
 
-/// RTS: receives and sends.
+/// RTS: the pair receives and sends.
 #[doc(alias = "IBV_QPS_RTS")]
 #[doc(alias = "RTS")]
 #[derive(Debug)]

@@ -18,7 +18,7 @@ mod sealed {
     #[allow(unnameable_types, reason = "seals `Carries`")]
     pub trait Carries<K> {}
 
-    /// Attributes of Reset to Init.
+    /// The attributes of the transition from Reset to Init.
     #[allow(unnameable_types, reason = "seals the attributes of `Transport`")]
     pub trait Init: for<'p> From<&'p Port> {
         fn port(&self) -> &Port;
@@ -41,7 +41,7 @@ pub(super) use sealed::Init;
 )]
 #[doc(alias = "ibv_qp_type")]
 pub trait Transport: sealed::Sealed + 'static {
-    /// The attributes for Reset to Init.
+    /// The attributes of the transition from Reset to Init.
     #[allow(private_bounds, reason = "sealed")]
     type InitAttributes: Init;
 }

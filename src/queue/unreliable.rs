@@ -13,7 +13,7 @@ use crate::types::{Gid, Psn};
 
 /// The transitions of an unreliable connection.
 impl<B: Brand, S: State> QueuePair<B, S, UnreliableConnection> {
-    /// From Init to Ready To Receive.
+    /// Moves the pair from Init to Ready To Receive.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -32,7 +32,7 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableConnection> {
         self.ready_to_receive_unreliably(attr)
     }
 
-    /// From Ready To Receive to Ready To Send. Takes the sequence number of the first packet.
+    /// Moves the pair from Ready To Receive to Ready To Send. Takes the sequence number of the first packet.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -53,7 +53,7 @@ impl<B: Brand, S: State> QueuePair<B, S, UnreliableConnection> {
 
 /// The transitions of an unreliable connection with shared receives.
 impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableConnection>> {
-    /// From Init to Ready To Receive.
+    /// Moves the pair from Init to Ready To Receive.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -72,7 +72,7 @@ impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableConnection>> {
         self.ready_to_receive_unreliably(attr)
     }
 
-    /// From Ready To Receive to Ready To Send. Takes the sequence number of the first packet.
+    /// Moves the pair from Ready To Receive to Ready To Send. Takes the sequence number of the first packet.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -122,9 +122,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     }
 }
 
-/// After a failed send of an unreliable transport.
+/// The transition after a failed send of an unreliable transport.
 impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
-    /// To Send Queue Error, if the device says that the pair went there after a failed send.
+    /// Follows the pair to Send Queue Error, if the device says that it went there after a failed send.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
 
 /// In SQE: sends are flushed, receives go on.
 impl<B: Brand, T: Transport> QueuePair<B, SendQueueError, T> {
-    /// Back to Ready To Send, once the poller has given out every send.
+    /// Moves the pair back to Ready To Send, once the poller has returned every send.
     ///
     /// `ibv_modify_qp(3)`.
     ///

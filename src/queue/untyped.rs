@@ -27,12 +27,12 @@ pub(crate) struct UntypedPair {
     pub(crate) receive: ReceiveQueue,
     /// # Invariants
     ///
-    /// 0. The only reference. [`QueuePair::split`](super::QueuePair::split) moves these parts into the halves, and
-    ///    `join` puts them together again.
+    /// 0. The only reference to the core. [`QueuePair::split`](super::QueuePair::split) moves the parts of this struct
+    ///    into two halves, and `join` rebuilds it.
     pub(crate) core: Arc<PairCore>,
 }
 
-/// What both halves of a pair share. It is dropped with the last of them.
+/// The part of a pair that both halves share. It is dropped with the last half.
 pub(crate) struct PairCore {
     pub(crate) raw: RawPair,
     /// `None` after the pair was destroyed, handed to its poller, or leaked.
@@ -42,7 +42,7 @@ pub(crate) struct PairCore {
     pub(crate) unsettled: Arc<AtomicU32>,
     pub(crate) limits: Limits,
     pub(crate) local: LocalPort,
-    // Dropped in this order, after the pair is destroyed: the domain outlives all the others.
+    // These fields are dropped in this order, after the pair is destroyed: the domain outlives all the others.
     pub(crate) send_queue: Arc<CqInner>,
     pub(crate) receive_queue: Arc<CqInner>,
     /// The shared receive queue, if the pair has no receives of its own.
@@ -69,13 +69,14 @@ impl UntypedPair {
         Arc::get_mut(&mut self.core)
     }
 
-    /// Whether dropping the pair lets its poller destroy it, as nobody else may.
+    /// Whether only the poller of the pair may destroy it. If so, dropping the pair hands it to the poller.
     pub(crate) fn is_left_to_poller(&mut self) -> bool {
         self.unsplit().is_some_and(|core| core.ends_by_poller() && core.places.is_some())
     }
 
-    /// Destroys the pair; what is left of it takes no posts. Where [its poller does that](PairCore::ends_by_poller),
-    /// the caller must be that poller, and must not poll again unless nothing of the pair is in flight.
+    /// Destroys the pair, whose work queues then take no posts. If [only the poller may destroy
+    /// it](PairCore::ends_by_poller), the caller must be the poller, and must not poll again while requests of the pair
+    /// are in flight.
     pub(crate) fn destroy_now(&mut self) -> Result<(), UndestroyedPair> {
         let Self { send, receive, core } = self;
         match Arc::get_mut(core) {
@@ -91,11 +92,11 @@ impl UntypedPair {
             return Err(verb(VerbError::new("ibv_modify_qp", libc::EBUSY)));
         };
         core.can_be_reset(drained, self.send.outstanding(), self.receive.outstanding())?;
-        let psn = core.psn_of_next_life();
+        let psn = core.psn_after_reset();
         // `drained` does not cover shared receives: nobody knows how many of them the pair has started to fill.
         if drained && core.shared.is_none() {
-            // Every request has come out, so no completion queue holds a completion of this pair, and it keeps its
-            // places.
+            // Every request has come out, so no completion queue holds a completion of this pair, and the pair keeps
+            // its places.
             core.reset().map_err(verb)?;
             core.local.psn = psn;
             core.status.renew();
@@ -112,7 +113,7 @@ impl UntypedPair {
             return Err(TransitionFailure::NoSlot);
         };
         let reset = core.reset().and_then(|quiescent| {
-            // There is a proof: `can_be_reset` has asked for what it takes.
+            // Never `None`: `can_be_reset` has checked that a reset proves that the device is done.
             quiescent.ok_or(VerbError::new("ibv_modify_qp", libc::EIO))
         });
         let quiescent = match reset {
@@ -128,7 +129,7 @@ impl UntypedPair {
         let origin = Origin::new(core.status.qpn, core.raw.is_of_datagrams());
         let takes_unsignalled = core.domain.context.promises().sends_may_be_unsignalled();
         let ledgers = PairLedgers::new(&core.domain.ledgers, &places, &core.limits, origin, takes_unsignalled);
-        core.status = core.status.anew(ledgers.detours());
+        core.status = core.status.after_reset(ledgers.detours());
         let (send, receive) = ledgers.attach(&core.send_queue, &core.receive_queue, &core.status);
         self.send.renew(send, Arc::clone(&core.status));
         self.receive.renew(receive, Arc::clone(&core.status));
@@ -149,7 +150,7 @@ impl PairCore {
         reset(&self.raw, &self.domain)
     }
 
-    /// Whether a reset of the pair proves that the device is done with its requests. `sends` and `receives` are in
+    /// Checks that a reset of the pair proves that the device is done with its requests. `sends` and `receives` are in
     /// flight; both are 0 if `drained`.
     fn can_be_reset(&self, drained: bool, sends: u32, receives: u32) -> Result<(), TransitionFailure> {
         if self.domain.context.is_iwarp() {
@@ -173,18 +174,18 @@ impl PairCore {
     }
 
     /// The first packet sequence number after a reset. It lies ahead of the number that the device would send next.
-    /// Some devices report 0 for that number in Error; then it lies ahead of the first number that this pair sent since
-    /// its last reset.
-    fn psn_of_next_life(&self) -> Psn {
+    /// Some devices report 0 for that number in Error. Then the new number lies ahead of the first number that this
+    /// pair sent since its last reset.
+    fn psn_after_reset(&self) -> Psn {
         let next = self.query(Mask::IBV_QP_SQ_PSN).map_or(0, |now| now.sq_psn);
-        if next == 0 { self.local.psn } else { Psn::clamped(next) }.of_next_life()
+        if next == 0 { self.local.psn } else { Psn::clamped(next) }.after_reset()
     }
 
     pub(crate) fn query(&self, mask: Mask) -> Result<sys::ibv_qp_attr, VerbError> {
         self.raw.query(mask)
     }
 
-    /// [`UntypedPair::destroy_now`], whose work queues these are; `None` if they were dropped.
+    /// As [`UntypedPair::destroy_now`]. `queues` are the work queues of the pair; `None` if they were dropped.
     fn destroy_now(&mut self, queues: Option<(&mut SendQueue, &mut ReceiveQueue)>) -> Result<(), UndestroyedPair> {
         let dead = |source| UndestroyedPair { source, is_lost: true };
         if self.places.is_none() {
@@ -318,7 +319,8 @@ fn reset(raw: &RawPair, domain: &DomainInner) -> Result<Option<Quiescent>, VerbE
     raw.reset()
 }
 
-/// Destroys the pair, and before it what belongs to it. `queues` are those of the pair; `None` if they were dropped.
+/// Destroys the pair, and before it the groups and windows that belong to it. `queues` are its work queues; `None` if
+/// they were dropped.
 pub(super) fn destroy(
     raw: &mut RawPair,
     domain: &DomainInner,
@@ -348,7 +350,7 @@ pub(crate) struct PairLedgers {
     receive: (Poster<Entry>, Retirer<Entry>),
     /// For a pair on a shared receive queue: when a shared receive has completed, the poller posts it to the pair's own
     /// ledger through this.
-    brought: Option<SharedReceiver>,
+    shared_receiver: Option<SharedReceiver>,
 }
 
 impl PairLedgers {
@@ -364,7 +366,7 @@ impl PairLedgers {
         let (first_send, first) = (places.send.next.raw(), places.receive.next);
         let of_sends = origin.retiring_prefixes(retires_prefix);
         let (poster, retirer) = ledger(pool, limits.receives, first.raw(), origin);
-        let (posts, brought) = match &places.receive.shared {
+        let (posts, shared_receiver) = match &places.receive.shared {
             None => (poster, None),
             // Only the poller posts to the ledger of the receives, so the pair's own receive queue gets another, which
             // stays empty.
@@ -376,7 +378,7 @@ impl PairLedgers {
                 )
             }
         };
-        Self { send: ledger(pool, limits.sends, first_send, of_sends), receive: (posts, retirer), brought }
+        Self { send: ledger(pool, limits.sends, first_send, of_sends), receive: (posts, retirer), shared_receiver }
     }
 
     pub(crate) fn detours(&self) -> [Detour<Entry>; 2] {
@@ -390,10 +392,10 @@ impl PairLedgers {
         receives: &CqInner,
         status: &Arc<PairStatus>,
     ) -> (Poster<Entry>, Poster<Entry>) {
-        let Self { send, receive, brought } = self;
+        let Self { send, receive, shared_receiver } = self;
         sends.attach(Attached { retirer: send.1, status: Arc::clone(status) });
         receives.attach(Attached { retirer: receive.1, status: Arc::clone(status) });
-        if let Some(member) = brought {
+        if let Some(member) = shared_receiver {
             receives.join(member);
         }
         (send.0, receive.0)

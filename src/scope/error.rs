@@ -22,7 +22,7 @@ pub struct NotExclusive<B> {
 #[non_exhaustive]
 pub enum SharedQueue {
     /// The pair's sends or receives complete on another queue.
-    #[error("the queue pair does not complete both its sends and its receives on the poller's queue")]
+    #[error("the queue pair must complete both its sends and its receives on the poller's queue")]
     OtherQueue,
     /// Other pairs complete on the queue, or could be created on it.
     #[error(
@@ -117,10 +117,7 @@ impl<R> fmt::Display for ScopeError<R> {
                 write!(f, "the queue pair failed in the scope and is now in {state}: {first}")
             }
             Self::Broken { state, cut_off, .. } => {
-                write!(
-                    f,
-                    "{cut_off} requests had to be cut off at the end of the scope; the queue pair is now in {state}"
-                )
+                write!(f, "{cut_off} requests were cut off at the end of the scope; the queue pair is now in {state}")
             }
         }
     }
@@ -190,7 +187,7 @@ impl<B, M> fmt::Debug for WaitFailure<'_, B, M> {
 
 impl<B, M> error::Error for WaitFailure<'_, B, M> {}
 
-/// What went wrong inside a scope, without the memory: it can leave the closure.
+/// An error inside a scope, without the memory, so that it can leave the closure.
 ///
 /// `?` turns every error of a scope's methods into this type, and drops the handle that the error gives back. The same
 /// holds for the errors of the scope's handles, and of the parts of a [`RemoteRegion`](crate::RemoteRegion).

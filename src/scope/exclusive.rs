@@ -96,7 +96,7 @@ impl<B: Brand> Exclusive<B> {
         }
         let this = &*self;
         let deadline = Instant::now().checked_add(timeout);
-        let settles = Settles { this, deadline };
+        let settles = SettleOnDrop { this, deadline };
         let scope = Scope::new(this, deadline);
         let result = f(&scope);
         let End { cut_off, first_failure } = settles.now();
@@ -112,7 +112,7 @@ impl<B: Brand> Exclusive<B> {
         self.engine.get_mut().ready().is_some()
     }
 
-    /// Takes the pair and the poller out again.
+    /// Returns the pair and the poller, with the completions that were kept.
     pub fn into_parts(self) -> Parts<B> {
         let Engine { pair, poller, kept, .. } = self.engine.into_inner();
         Parts { queue_pair: pair, poller, completions: kept.into() }
@@ -189,12 +189,12 @@ impl<B> fmt::Debug for Exclusive<B> {
 
 /// Settles the scope when it is dropped, so that a panic of the closure settles it too. The closure cannot reach this
 /// value.
-struct Settles<'x, B: Brand> {
+struct SettleOnDrop<'x, B: Brand> {
     this: &'x Exclusive<B>,
     deadline: Option<Instant>,
 }
 
-impl<B: Brand> Settles<'_, B> {
+impl<B: Brand> SettleOnDrop<'_, B> {
     fn now(self) -> End {
         let this = mem::ManuallyDrop::new(self);
         this.settle()
@@ -205,7 +205,7 @@ impl<B: Brand> Settles<'_, B> {
     }
 }
 
-impl<B: Brand> Drop for Settles<'_, B> {
+impl<B: Brand> Drop for SettleOnDrop<'_, B> {
     fn drop(&mut self) {
         self.settle();
     }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "vouches for the borrow of lent memory")]
 
 use super::lent::{Granted, Lent, LentMemory, LentMut};
-use super::settle::left;
+use super::settle::time_left;
 use super::{Done, Exclusive, ScopeRules, Ticket, WaitFailure};
 use crate::completion::{PollError, WaitError};
 use crate::domain::Brand;
@@ -15,7 +15,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-/// Where borrowed memory is posted. Lent by [`Exclusive::scope`].
+/// The scope in which borrowed memory is posted. Lent by [`Exclusive::scope`].
 ///
 /// `'scope` is a new lifetime for each scope. Everything that a scope hands out bears it, so nothing leaves the closure
 /// or enters another scope. Lent memory is borrowed for `'env`: for the whole call of [`Exclusive::scope`], which
@@ -89,8 +89,9 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
             // Unreachable: the pair leaves Ready To Send only at the end of a scope.
             return Err(RegisterFailure::Verb(VerbError::new("ibv_reg_mr", libc::EINVAL)));
         };
-        // SAFETY: borrowed for 'env, so until `Exclusive::scope` returns. That is after `settle`, when no request names
-        // the memory and the registration has ended, or else the process. No handle outlives 'scope.
+        // SAFETY: the memory is borrowed for `'env`, so until `Exclusive::scope` returns. It returns only after
+        // `settle`, when no request names the memory, and no peer reaches it. Otherwise the process has ended. No
+        // handle outlives `'scope`.
         let (loan, handle) = unsafe { lending.start(&pair.inner.core.domain) }?;
         engine.loans.push(loan);
         Ok(handle)
@@ -283,14 +284,14 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
     /// [`WaitError`].
     pub fn wait_any(&'scope self, timeout: Duration) -> Result<(), WaitError> {
         let own = Instant::now().checked_add(timeout);
-        self.turn([own, self.deadline].into_iter().flatten().min())
+        self.wait_for_one([own, self.deadline].into_iter().flatten().min())
     }
 
-    /// Takes one completion, and keeps it for its ticket or for after the scope.
-    fn turn(&self, deadline: Option<Instant>) -> Result<(), WaitError> {
+    /// Waits for one completion, and keeps it for its ticket, or until the scope has ended.
+    fn wait_for_one(&self, deadline: Option<Instant>) -> Result<(), WaitError> {
         let mut engine = self.exclusive.engine.borrow_mut();
         let Some(poller) = &mut engine.poller else { return Err(PollError::Failed.into()) };
-        let completion = poller.wait(left(deadline))?;
+        let completion = poller.wait(time_left(deadline))?;
         let others = self.exclusive.slots.borrow_mut().route(completion);
         engine.kept.extend(others);
         Ok(())
@@ -306,7 +307,7 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
                 Ok(result) => return result,
                 Err(ticket) => ticket,
             };
-            if let Err(source) = self.turn(deadline) {
+            if let Err(source) = self.wait_for_one(deadline) {
                 return Err(WaitFailure::Unfinished { ticket, source });
             }
         }

@@ -62,7 +62,7 @@ impl<B: Brand> Engine<B> {
     fn wait_for_rest(&mut self, slots: &RefCell<Slots<B>>, deadline: Option<Instant>) {
         while slots.borrow().in_flight() != 0 && self.ready().is_some() {
             let Some(poller) = &mut self.poller else { return };
-            match poller.wait(left(deadline)) {
+            match poller.wait(time_left(deadline)) {
                 Ok(completion) => self.kept.extend(slots.borrow_mut().route(completion)),
                 Err(_) => return,
             }
@@ -108,13 +108,13 @@ impl<B: Brand> Engine<B> {
         if !is_reset && gone.is_none() {
             abort("its requests were neither flushed nor ended by a reset or a destroy of the queue pair");
         }
-        // The device is done, but the completion queue has failed and can give out nothing. Dropping its last handles
+        // The device is done, but the completion queue has failed and can return nothing. Dropping its last handles
         // frees the requests.
         self.pair = AnyQueuePair::Vacant;
         self.poller = None;
     }
 
-    /// Polls the requests of a pair that is destroyed or reset, and says whether all of them came out.
+    /// Polls the requests of a pair that is destroyed or reset. Returns whether all of them came out.
     fn take_out(&mut self, slots: &RefCell<Slots<B>>) -> bool {
         let until = Instant::now() + GRACE;
         let Some(poller) = &mut self.poller else { return false };
@@ -148,7 +148,7 @@ impl<B: Brand> Engine<B> {
     }
 }
 
-/// Ends what a scope began. Returns only once the device is done with all that was lent.
+/// Ends a scope. Returns only once the device is done with all memory that was lent.
 pub(super) fn settle<B: Brand>(
     engine: &RefCell<Engine<B>>,
     slots: &RefCell<Slots<B>>,
@@ -161,7 +161,7 @@ pub(super) fn settle<B: Brand>(
 }
 
 /// The time until `deadline`; `Duration::MAX` if there is no deadline.
-pub(super) fn left(deadline: Option<Instant>) -> Duration {
+pub(super) fn time_left(deadline: Option<Instant>) -> Duration {
     deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()))
 }
 

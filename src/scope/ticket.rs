@@ -43,7 +43,7 @@ impl<'scope, B, M: LentMemory<'scope, B>> Ticket<'scope, B, M> {
         Self { slots, slot, id, memory: PhantomData, rules: PhantomData }
     }
 
-    /// The result; or the ticket again, if there is no result yet.
+    /// The result. Returns the ticket if there is no result yet.
     pub(super) fn redeem(self) -> Result<Result<Done<M>, WaitFailure<'scope, B, M>>, Self> {
         let completion = self.slots.borrow_mut().take(self.slot);
         let Some(completion) = completion else { return Err(self) };

@@ -1,14 +1,19 @@
-//! The `static inline` functions of `<infiniband/verbs.h>` that the library calls, written by hand.
+//! What bindgen cannot make of `<infiniband/verbs.h>`, written by hand: the `static inline` functions that the library
+//! calls, safe reads of unions, and a pointer type for the objects of providers.
 //!
-//! Those of the data path call the function table of the context, as the C ones do, so they serve the soft device too.
+//! The functions of the data path call the function table of the context, as the C functions do, so they also work on
+//! the soft device.
 
 #[cfg(feature = "rdma-core")]
 use super::ibv_pd;
-use super::{ibv_ah, ibv_cq_ex, ibv_poll_cq_attr, ibv_qp_ex, ibv_sge, ibv_wc_opcode};
+use super::{
+    ibv_ah, ibv_async_event, ibv_cq_ex, ibv_event_type, ibv_gid, ibv_poll_cq_attr, ibv_qp_ex, ibv_sge, ibv_wc_opcode,
+};
 use super::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc};
 #[cfg(feature = "rdma-core")]
 use super::{ibv_mw, ibv_mw_type};
 use core::ffi::{c_int, c_uint, c_void};
+use core::ptr::NonNull;
 #[cfg(feature = "rdma-core")]
 pub(crate) use extended::{ibv_create_cq_ex, ibv_create_qp_ex, ibv_query_device_ex, ibv_query_port};
 
@@ -23,23 +28,93 @@ pub(crate) type PollCq = unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -
 /// The type of `ibv_context_ops::req_notify_cq`.
 pub(crate) type RequestNotify = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 
+/// A pointer to a provider's object, or to memory that no Rust type describes. Only `unsafe` code can use it, and that
+/// code must know that the object is alive.
+#[derive(Debug)]
+pub(crate) struct ObjectPtr<T>(pub(crate) NonNull<T>);
+
+// SAFETY: the type is only an address, and only `unsafe` code can use it.
+unsafe impl<T> Send for ObjectPtr<T> {}
+// SAFETY: a shared reference gives access to the address only.
+unsafe impl<T> Sync for ObjectPtr<T> {}
+
+impl<T> Clone for ObjectPtr<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for ObjectPtr<T> {}
+
+impl ibv_gid {
+    /// The bytes, in network byte order.
+    pub(crate) fn bytes(&self) -> [u8; 16] {
+        // SAFETY: every bit pattern is a value of each member.
+        unsafe { self.raw }
+    }
+}
+
+impl ibv_async_event {
+    /// The subject of the event: the member of the union that an event of this kind has (`ibv_get_async_event(3)`).
+    pub(crate) fn about(&self) -> About {
+        use ibv_event_type as Kind;
+        match self.event_type {
+            Kind::IBV_EVENT_CQ_ERR
+            | Kind::IBV_EVENT_QP_FATAL
+            | Kind::IBV_EVENT_QP_REQ_ERR
+            | Kind::IBV_EVENT_QP_ACCESS_ERR
+            | Kind::IBV_EVENT_QP_LAST_WQE_REACHED
+            | Kind::IBV_EVENT_COMM_EST
+            | Kind::IBV_EVENT_SQ_DRAINED
+            | Kind::IBV_EVENT_PATH_MIG
+            | Kind::IBV_EVENT_PATH_MIG_ERR
+            | Kind::IBV_EVENT_SRQ_ERR
+            | Kind::IBV_EVENT_SRQ_LIMIT_REACHED => {
+                // SAFETY: an event of one of these kinds has a pointer in the union.
+                About::Object(unsafe { self.element.qp }.addr())
+            }
+            Kind::IBV_EVENT_PORT_ACTIVE
+            | Kind::IBV_EVENT_PORT_ERR
+            | Kind::IBV_EVENT_LID_CHANGE
+            | Kind::IBV_EVENT_PKEY_CHANGE
+            | Kind::IBV_EVENT_SM_CHANGE
+            | Kind::IBV_EVENT_CLIENT_REREGISTER
+            | Kind::IBV_EVENT_GID_CHANGE => {
+                // SAFETY: an event of one of these kinds has a port number in the union.
+                About::Port(unsafe { self.element.port_num })
+            }
+            _ => About::Device,
+        }
+    }
+}
+
+/// The subject of an asynchronous event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum About {
+    /// The object that was at this address when the event was made. It may be gone by now.
+    Object(usize),
+    /// A port, by its unchecked number.
+    Port(i32),
+    /// The whole device, or a kind of event that this library does not know.
+    Device,
+}
+
 /// `ibv_inc_rkey`: the key with the next tag, for the next bind of a window of type 2.
 pub(crate) fn ibv_inc_rkey(rkey: u32) -> u32 {
     const TAG: u32 = 0xff;
     rkey & !TAG | rkey.wrapping_add(1) & TAG
 }
 
-/// Verbs that call the function table of the context of an object. `None`: the provider has no such function.
+/// Verbs that call the function table of the object's context. They return `None` if the provider has no such function.
 #[cfg(feature = "rdma-core")]
 macro_rules! functions_of_context {
     ($($(#[$doc:meta])* fn $name:ident = $member:ident($object:ident: *mut $kind:ty $(, $argument:ident: $type:ty)*)
         -> $result:ty;)*) => {$(
         $(#[$doc])*
-        #[doc = "\n# Safety\n\nThe manual page of the verb; the object is alive."]
+        #[doc = "\n# Safety\n\nAs the manual page of the verb demands; the object is alive."]
         pub(crate) unsafe fn $name($object: *mut $kind $(, $argument: $type)*) -> Option<$result> {
-            // SAFETY: alive (caller).
+            // SAFETY: the object is alive (caller).
             let context = unsafe { (*$object).context };
-            // SAFETY: the context of a live object is open.
+            // SAFETY: the object is alive (caller), so its context is open.
             let function = unsafe { (*context).ops.$member }?;
             // SAFETY: the provider's own function, called as its manual page requires (caller).
             Some(unsafe { function($object $(, $argument)*) })
@@ -58,14 +133,14 @@ functions_of_context! {
 ///
 /// # Safety
 ///
-/// `mw` is alive and not used any more.
+/// `mw` is alive, and is not used after this call.
 #[cfg(feature = "rdma-core")]
 pub(crate) unsafe fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the window is alive and not used any more (caller).
     unsafe { dealloc_mw(mw) }.unwrap_or(libc::EOPNOTSUPP)
 }
 
-/// The verbs that go through `verbs_context`, the extended table of a device.
+/// The verbs that go through `verbs_context`, the extended function table of a device.
 #[cfg(feature = "rdma-core")]
 mod extended {
     use crate::sys::{
@@ -75,9 +150,9 @@ mod extended {
     use core::ffi::{c_int, c_void};
     use core::mem::{offset_of, size_of};
 
-    /// The extended table of `context`; a member that it does not have is `None`.
+    /// Copies the extended table of `context`. Members that the provider's table does not have are `None`.
     ///
-    /// Tables of older libraries are shorter, and grow at the start, so this is a copy into a table of our length.
+    /// The table grows at its start, and older libraries have shorter tables: so the copy has the length that we know.
     ///
     /// # Safety
     ///
@@ -85,7 +160,7 @@ mod extended {
     unsafe fn table(context: *mut ibv_context) -> verbs_context {
         // `__VERBS_ABI_IS_EXTENDED` is `((void *) UINTPTR_MAX)`.
         const EXTENDED: *mut c_void = core::ptr::without_provenance_mut(usize::MAX);
-        /// Where the functions end. Behind them are the size and the context itself.
+        /// The offset at which the functions end. The size and the context itself follow.
         const END: usize = offset_of!(verbs_context, _ABI_placeholder3);
         let mut copy = verbs_context::default();
         // SAFETY: the context is open (caller).
@@ -93,89 +168,91 @@ mod extended {
             return copy;
         }
         let whole = context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
-        // SAFETY: the mark says that this context is the last member of a `verbs_context`, whose end every version
-        // shares.
+        // SAFETY: the mark (checked above) says that this context is the last member of a `verbs_context`. All versions
+        // have the same members at the end, `sz` among them.
         let present = unsafe { (*whole).sz };
-        // Members before this one are missing.
+        // The provider's table has no members before this offset.
         let first = size_of::<verbs_context>().saturating_sub(present).min(END);
         let (from, to) = (whole.wrapping_byte_add(first), (&raw mut copy).wrapping_byte_add(first));
-        // SAFETY: the table has its members from `first` on, and providers change none while the context is open. Each
-        // is a word, so the range has none in part.
+        // SAFETY: the table has its members from `first` on, and providers change no member while the context is open.
+        // Each member is a word and `first` is a multiple of a word, so no member is copied in part.
         unsafe { core::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), END - first) };
         copy
     }
 
-    /// Verbs that call the extended table. `None`: the device has no such function.
+    /// Verbs that call the extended table. They return `None` if the device has no such function.
     macro_rules! functions_of_table {
         ($($(#[$doc:meta])* fn $name:ident = $member:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
             $(#[$doc])*
-            #[doc = "\n# Safety\n\nThe manual page of the verb. `context` came from `ibv_open_device` and is open."]
+            #[doc = "\n# Safety\n\nAs the manual page of the verb demands. `context` came from `ibv_open_device` and is open."]
             pub(crate) unsafe fn $name(context: *mut ibv_context $(, $argument: $type)*) -> Option<$result> {
-                // SAFETY: the caller's promise.
+                // SAFETY: the context is open (caller).
                 let function = unsafe { table(context) }.$member?;
-                // SAFETY: the provider's own function, or one of libibverbs around it, called as its manual page
-                // requires (caller).
+                // SAFETY: `function` is the provider's own, or the one of libibverbs that wraps it, and is called as
+                // the manual page requires (caller).
                 Some(unsafe { function(context $(, $argument)*) })
             }
         )*};
     }
     functions_of_table! {
-        /// `ibv_create_qp_ex`, for attributes that have more than a protection domain: null and `errno` on failure.
+        /// `ibv_create_qp_ex`, for attributes with more than a protection domain: null and `errno` on failure.
         fn ibv_create_qp_ex = create_qp_ex(attributes: &mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
         /// `ibv_create_cq_ex`: null and `errno` on failure.
         fn ibv_create_cq_ex = create_cq_ex(attributes: &mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex;
-        /// `ibv_query_device_ex` with the sizes of input and answer.
+        /// `ibv_query_device_ex`, with an input and the size of the struct to fill.
         fn query_device_ex = query_device_ex(
             input: *const ibv_query_device_ex_input, attributes: &mut ibv_device_attr_ex, len_bytes: usize
         ) -> c_int;
-        /// `ibv_query_port` with the size of the answer.
+        /// `ibv_query_port`, with the size of the struct to fill.
         fn query_port = query_port(port: u8, attributes: &mut ibv_port_attr, len_bytes: usize) -> c_int;
     }
 
-    /// `ibv_query_device_ex` without an input. Where the device has no such function, only `orig_attr` is filled.
+    /// `ibv_query_device_ex` without an input. If the device has no such function, only `orig_attr` is filled.
     ///
     /// # Safety
     ///
     /// `context` came from `ibv_open_device` and is open.
     pub(crate) unsafe fn ibv_query_device_ex(context: *mut ibv_context, attributes: &mut ibv_device_attr_ex) -> c_int {
-        // SAFETY: open (caller); the size is that of the struct that may be filled, and no input is needed.
+        // SAFETY: the context is open (caller); the size is that of the struct, and no input is needed.
         let result =
             unsafe { query_device_ex(context, core::ptr::null(), attributes, size_of::<ibv_device_attr_ex>()) };
         if let Some(result) = result.filter(|&result| result != libc::EOPNOTSUPP && result != libc::ENOSYS) {
             return result;
         }
         *attributes = ibv_device_attr_ex::default();
-        // SAFETY: open (caller); the struct may be written.
+        // SAFETY: the context is open (caller); the struct may be written.
         unsafe { sys::ibv_query_device(context, &mut attributes.orig_attr) }
     }
 
-    /// `ibv_query_port`: a macro over the extended table; the symbol of that name fills an older, shorter struct.
+    /// `ibv_query_port`. In C it is a macro over the extended table; the symbol of that name fills an older, shorter
+    /// struct.
     ///
     /// # Safety
     ///
     /// `context` came from `ibv_open_device` and is open.
     pub(crate) unsafe fn ibv_query_port(context: *mut ibv_context, port: u8, attributes: &mut ibv_port_attr) -> c_int {
-        // SAFETY: open (caller); the size is that of the struct that may be filled.
+        // SAFETY: the context is open (caller); the size is that of the struct.
         let result = unsafe { query_port(context, port, attributes, size_of::<ibv_port_attr>()) };
-        // SAFETY: open (caller). The old struct is a prefix of the new one.
+        // SAFETY: the context is open (caller). The symbol fills the older struct, which is a prefix of this one.
         result.unwrap_or_else(|| unsafe { sys::ibv_query_port(context, port, core::ptr::from_mut(attributes).cast()) })
     }
 }
 
-/// Calls of the functions that a provider put into an object when it made the object: `ibv_wr_post(3)` has those of an
-/// `ibv_qp_ex`, `ibv_create_cq_ex(3)` those of an `ibv_cq_ex`.
+/// Calls of the functions that a provider puts into an object when it creates the object. `ibv_wr_post(3)` describes
+/// those of an `ibv_qp_ex`, `ibv_create_cq_ex(3)` those of an `ibv_cq_ex`.
 macro_rules! functions_of {
     ($object:ident: $(fn $name:ident = $member:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
         ///
-        /// That manual page. The object was made with this function.
+        /// The caller does as that manual page requires. The object is alive, and the provider has put this function
+        /// into it.
         #[inline(always)]
         pub(crate) unsafe fn $name(object: *mut $object, $($argument: $type),*) $(-> $result)? {
-            // SAFETY: alive (caller).
+            // SAFETY: the object is alive (caller).
             let function = unsafe { (*object).$member };
-            // SAFETY: the object was made with this function (caller).
+            // SAFETY: the provider has put this function into the object (caller).
             let function = unsafe { function.unwrap_unchecked() };
             // SAFETY: the provider's own function, called as its manual page requires (caller).
             unsafe { function(object, $($argument),*) }

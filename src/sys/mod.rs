@@ -1,5 +1,5 @@
-//! The C interface: bindgen's output over `<infiniband/verbs.h>`, and by hand the `static inline` functions of that
-//! header.
+//! The C interface: bindgen's output for `<infiniband/verbs.h>`, and the `static inline` functions of that header,
+//! written by hand.
 //!
 //! With the feature `bindgen`, the bindings are made from the installed headers at build time. Without it, the bindings
 //! that are checked in for the architecture are used. The feature `rdma-core` links libibverbs. Without it nothing is
@@ -12,7 +12,7 @@
 //! struct may grow depends on who allocates it:
 //!
 //! - The program allocates it, and does not pass its size (such as `ibv_wc`, `ibv_device_attr`, `ibv_qp_attr`). Such a
-//!   struct may not grow at all, because a newer library would write behind its end. Upstream keeps these structs as
+//!   struct may not grow at all, because a newer library would write behind its end. rdma-core keeps these structs as
 //!   they are.
 //! - The program allocates it, and passes its size or a mask of members (`ibv_port_attr`, `ibv_device_attr_ex`,
 //!   `ibv_gid_entry`; `ibv_qp_init_attr_ex`, `ibv_cq_init_attr_ex`). Such a struct may grow at the end. The library
@@ -24,12 +24,11 @@
 //! - The library allocates `verbs_context`, which grows at the *start* and holds its size. [`inline`] counts from the
 //!   end, and compares with the size before it reads a member.
 //!
-//! `tests/bindings.rs` holds the installed headers to this.
+//! `tests/bindings.rs` checks that the installed headers keep to this.
 #![allow(unsafe_code, reason = "foreign functions and the structs they take")]
 
-use std::ptr::NonNull;
-
 pub(crate) mod inline;
+pub(crate) use inline::ObjectPtr;
 
 #[allow(
     dead_code,
@@ -80,33 +79,8 @@ pub(crate) mod rdmacm {
     include!("bindings/rdmacm.rs");
 }
 
-/// The pointer to a provider's object, or to memory that no type of Rust describes. Having it allows nothing: whatever
-/// is done with it takes `unsafe` code, which answers for what it points to.
-#[derive(Debug)]
-pub(crate) struct ObjectPtr<T>(pub(crate) NonNull<T>);
-
-// SAFETY: an address is the same for all threads, and only `unsafe` code does anything with it.
-unsafe impl<T> Send for ObjectPtr<T> {}
-// SAFETY: shared access copies the pointer.
-unsafe impl<T> Sync for ObjectPtr<T> {}
-
-impl<T> Clone for ObjectPtr<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for ObjectPtr<T> {}
-
-/// An empty list of elements points here, because some providers read the first element all the same.
+/// An empty list of elements points here, because some providers read the first element of an empty list too.
 pub(crate) static NO_ELEMENT: ibv_sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
-
-impl ibv_gid {
-    /// The bytes, in network order.
-    pub(crate) fn bytes(&self) -> [u8; 16] {
-        // SAFETY: every bit pattern is a value of each member.
-        unsafe { self.raw }
-    }
-}
 
 /// A flag in `device_cap_flags_ex`, from `<rdma/ib_user_verbs.h>`: the device has atomic writes.
 pub(crate) const HAS_ATOMIC_WRITE: u64 = 1 << 40;

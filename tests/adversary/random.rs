@@ -44,7 +44,7 @@ macro_rules! each {
     };
 }
 
-/// What a step of a program does. If there is no object for the call, the step posts something.
+/// The call that a step of a program makes. If there is no object for the call, the step posts something.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Post,

@@ -1,4 +1,5 @@
-//! What a peer may not do. A peer's record of granted memory is plain bytes, so it can claim anything.
+//! Tests that a peer cannot do what it may not do. A peer's record of granted memory is plain bytes, so it can claim
+//! anything.
 
 use crate::{failure, from, message, next, sending};
 use interlock::access::Exposed;

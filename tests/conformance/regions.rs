@@ -19,7 +19,7 @@ fn c072_no_bytes_are_not_registered() {
     for memory in [Vec::<u64>::new(), Vec::with_capacity(10)] {
         let capacity = memory.capacity();
         let error = domain.register::<LocalWrite, _>(memory).unwrap_err();
-        assert_eq!(error.source.to_string(), "a memory region has at least one byte");
+        assert_eq!(error.source.to_string(), "a memory region must have at least one byte");
         assert_eq!(error.memory.capacity(), capacity, "it comes back");
     }
 }

@@ -81,7 +81,7 @@ struct Written {
     done: Option<bool>,
 }
 
-/// What a step of a program does.
+/// The call that a step of a program makes.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Poll,

@@ -50,11 +50,12 @@ struct Posted {
     what: What,
 }
 
-/// What the model knows of a pair from one connect to the next, here called a life.
+/// The state that the model has of a pair from one connect to the next, here called a life.
 #[derive(Default, Debug)]
 struct Life {
     peer: usize,
-    /// For sends and for receives: how many were posted, how many completed, and whether one of them has failed.
+    /// How many were posted, how many completed, and whether one of them has failed; each of these for sends and for
+    /// receives.
     posted: [u64; 2],
     out: [u64; 2],
     failed: [bool; 2],
@@ -100,7 +101,7 @@ struct End {
     life: usize,
 }
 
-/// What a step of a program does. The `place` of a step chooses one of the ends.
+/// The call that a step of a program makes. The `place` of a step chooses one of the ends.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Poll,

@@ -54,7 +54,7 @@ struct Link {
     order: [VecDeque<WorkId>; 2],
 }
 
-/// What a step of a program does. The `place` of a step chooses a link.
+/// The call that a step of a program makes. The `place` of a step chooses a link.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Poll,

@@ -50,8 +50,8 @@ struct Posted {
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
 
-/// What the model knows of a connection from one connect to the next, here called a life. Arrays of two hold a value
-/// for the client's sends and one for the server's.
+/// The state that the model has of a connection from one connect to the next, here called a life. Arrays of two hold a
+/// value for the client's sends and one for the server's.
 #[derive(Debug)]
 struct Life {
     server: Qpn,
@@ -86,7 +86,7 @@ struct Link {
     life: usize,
 }
 
-/// What a step of a program does. The `place` of a step chooses a link.
+/// The call that a step of a program makes. The `place` of a step chooses a link.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Poll,

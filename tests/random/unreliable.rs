@@ -33,7 +33,7 @@ const RECEIVES: usize = ENDS * LIMITS.receives as usize + SHARED.receives as usi
 type Pair<K> = QueuePair<<K as Kind>::Brand, ReadyToSend, <K as Kind>::Transport>;
 type Posted<K> = Result<WorkId, PostError<Buffer<<K as Kind>::Brand>>>;
 
-/// What differs between the transports, and between own and shared receives.
+/// The differences between the transports, and between own and shared receives.
 trait Kind: Sized {
     type Brand: Brand;
     type Transport: Transport + Unreliable;
@@ -187,11 +187,11 @@ struct InFlight {
     what: What,
 }
 
-/// What the model knows of a pair between two resets, here called a life.
+/// The state that the model has of a pair between two resets, here called a life.
 #[derive(Debug, Default)]
 struct Life {
     number: Option<Qpn>,
-    /// For sends, and for receives of the pair's own: how many were posted.
+    /// How many were posted, for sends and for receives of the pair's own.
     posted: [u64; 2],
     out: [u64; 2],
     failed: [bool; 2],
@@ -221,7 +221,7 @@ struct End<K: Kind> {
     to: [Recipient<K::Brand>; 2],
 }
 
-/// What a step of a program does. The `place` of a step chooses an end.
+/// The call that a step of a program makes. The `place` of a step chooses an end.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Poll,

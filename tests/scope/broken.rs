@@ -26,7 +26,7 @@ fn a_receive_without_a_message_is_cut_off_and_its_memory_is_back() {
         assert!(begun.elapsed() >= SHORT);
         InScopeError::from(again).to_string()
     });
-    assert!(ended.as_ref().unwrap_err().to_string().contains("1 requests had to be cut off"), "{ended:?}");
+    assert!(ended.as_ref().unwrap_err().to_string().contains("1 requests were cut off"), "{ended:?}");
     assert_eq!(broken(ended), ("Errored", 1, None));
     buffer.fill(2);
     assert!(!wire.exclusive.is_connected());

@@ -170,10 +170,10 @@ fn whatever_a_handle_refuses_leaves_the_closure() {
     let (mut buffer, mut words) = ([0_u8; 8], [0_u64; 2]);
     for (which, said) in [
         (0, "9 bytes do not fit in a buffer of 8"),
-        (1, "9 is not inside the buffer, which has 8 bytes"),
-        (2, "5 bytes at offset 4 are not inside 8 bytes"),
-        (3, "9 bytes at offset 8 are not inside 16 bytes"),
-        (4, "a word is 8 bytes at a multiple of 8"),
+        (1, "a buffer of 8 bytes cannot be split at 9"),
+        (2, "5 bytes at offset 4 do not fit inside 8 bytes"),
+        (3, "9 bytes at offset 8 do not fit inside 16 bytes"),
+        (4, "a word must be 8 bytes, 8-byte aligned"),
     ] {
         let ended = wire.exclusive.scope(PATIENCE, |scope| {
             let (mut lent, target) = (scope.lend_mut(&mut buffer)?, scope.grant::<RemoteWrite>(&mut words)?.remote());

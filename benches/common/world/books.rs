@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a request must have done if it succeeded.
+/// The effect that a request must have had if it succeeded.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Want {
     Sent,
@@ -28,16 +28,16 @@ pub(super) struct Books {
     /// The index of the completion queue of each side.
     pub(super) queues: [usize; 2],
     pub(super) failed: [bool; 2],
-    /// The pair was reset or destroyed with requests in flight.
+    /// Whether the pair was reset or destroyed with requests in flight.
     pub(super) ended: bool,
     pub(super) gone: bool,
-    /// A post may have been queued only in part, which breaks the pair.
+    /// Whether a post may have been queued only in part, which breaks the pair.
     pub(super) uncertain: bool,
     /// The number that the next arriving message must carry.
     pub(super) next_message: u32,
 }
 
-/// What the window of an end holds once all that was posted has been executed.
+/// The content of the window of an end once every posted request has been executed.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Model {
     pub(super) word: u64,

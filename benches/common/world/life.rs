@@ -1,4 +1,4 @@
-//! The lives of pairs: made, connected, drained, reset, destroyed.
+//! The lives of pairs: they are made, connected, drained, reset and destroyed.
 
 use super::*;
 
@@ -114,7 +114,7 @@ impl<B: Brand> World<B> {
         (end.pair, end.number, end.modelled, end.half_reset) = (pair.into(), Some(number), false, false);
     }
 
-    /// Begins the life of a pair that has entered Init. No request of its last life is under way any more.
+    /// Starts the accounts of a pair that has entered Init. No request from before its reset is in flight any more.
     pub(super) fn begin_life(&mut self, link: usize, side: usize) {
         self.tally.lives += 1;
         let target = (link * 2 + side) * WINDOW * 8;

@@ -1,4 +1,4 @@
-//! What comes back: completions, held against the accounts.
+//! Compares completions with the accounts.
 
 use super::*;
 

@@ -6,7 +6,7 @@ use super::*;
 pub(super) enum Answer {
     Posted(Posted),
     Uncertain(Posted),
-    /// Not posted: there was no room, or the request was malformed.
+    /// The request was not posted: there was no room, or the request was malformed.
     Not,
     Broken,
     Refused,
@@ -33,7 +33,7 @@ fn answer<M, K>(
     }
 }
 
-/// What an end needs in order to post.
+/// The objects that an end needs in order to post.
 pub(super) struct Source<'w, B> {
     pub(super) random: &'w mut Random,
     pub(super) spare: &'w mut Vec<Buffer<B>>,

@@ -1,4 +1,4 @@
-//! What the ends of a link do with pairs that are up: post in every way, and be told of progress.
+//! Traffic on connected pairs: posts in every way, and checks that the queues do not stay full.
 
 use super::*;
 
@@ -141,8 +141,7 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// Runs a batch whose closure panics. The requests that were handed over before the panic are posted; the others
-    /// never are.
+    /// Runs a batch whose closure panics. Only the requests that were handed over before the panic are posted.
     pub(super) fn panicking_batch(&mut self, link: usize, side: usize) {
         let Ok(buffers) = self.domain.buffers(3, LEN) else { return assert!(self.armed, "a region") };
         let Self { links, books, tally, under_way, guests, total, armed, .. } = self;

@@ -3,7 +3,7 @@
 /// A workload whose instructions are counted.
 pub struct Workload {
     pub name: &'static str,
-    /// One iteration of the loop.
+    /// What one iteration of the loop does.
     pub what: &'static str,
     /// The number of requests in one iteration.
     pub requests: u32,
@@ -36,7 +36,7 @@ pub const POINTED: [&str; 2] =
 
 /// Functions off the hot path: a part of each name, and when the function runs. They may allocate and lock.
 pub const COLD: [(&str, &str); 16] = [
-    ("poll_state::PollState::look_after_mail", "a pair was made or has gone since the last look at the device"),
+    ("poll_state::PollState::poll_with_mail", "a pair was made or has gone since the device was last polled"),
     ("poll_state::PollState::resolve_unmatched", "a completion is of a pair that was made since, or of no request"),
     ("poll_state::PollState::move_to_single", "a completion came before those of earlier requests, for the first time"),
     ("raw_post::WorkQueue<V>::not_posted", "the provider refused the request"),
@@ -46,7 +46,7 @@ pub const COLD: [(&str, &str); 16] = [
     ("post_all::boxed", "one of all items cannot be posted"),
     ("post_all::failed", "the provider refused one of all items"),
     ("post_all::uncertain", "the provider failed with all of them"),
-    ("ahead::Ahead::abandon", "the program's closure panicked, or one of all items cannot be posted"),
+    ("pending_posts::PendingPosts::abandon", "the program's closure panicked, or one of all items cannot be posted"),
     ("raw_batch::RawBatch<B>::into_error", "a batch of which a request was refused ends"),
     (
         "retired::Retirement::drop_before_last",

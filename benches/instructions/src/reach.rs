@@ -46,13 +46,13 @@ struct Reach {
     indirect: usize,
     /// The number of instructions with a lock prefix.
     locked: usize,
-    /// Functions called only while a panic unwinds through, by calling function.
+    /// Functions that are called only while a panic unwinds, by calling function.
     pads: BTreeMap<String, BTreeSet<String>>,
 }
 
 struct Fault {
     kind: &'static str,
-    /// The functions on the way to the fault, with the faulty one at the end.
+    /// The functions on the way to the forbidden code, the one that contains it at the end.
     path: Vec<String>,
     /// The addresses of the calls, the last one first.
     calls: Vec<u64>,
@@ -127,7 +127,7 @@ fn function(listing: &Listing, symbol: &str) -> Result<u64, String> {
     found.map(|found| *found.0).ok_or_else(|| format!("{symbol} is not in the program"))
 }
 
-/// Checks the check: the control function contains every kind of fault, and the walk must find all of them.
+/// Checks the check: the control function contains every kind of forbidden code, and the walk must find all of it.
 fn control(listing: &Listing) -> Result<(), String> {
     let found = walk(listing, function(listing, "probes::control")?, &[]).faults;
     match KINDS.iter().find(|kind| found.iter().all(|fault| fault.kind != kind.0)) {

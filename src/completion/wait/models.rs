@@ -3,19 +3,19 @@ use super::*;
 use crate::sync::{Arc, Mutex, lock};
 use loom::thread;
 
-/// A device with one completion queue, and the library's waker beside it. Each step is one, as it is in a device.
+/// A device with one completion queue, and the library's waker next to it. Each step is atomic, as it is in a device.
 struct Device(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     completions: u32,
     armed: bool,
-    /// What makes the two descriptors readable.
+    /// Whether the descriptor of the channel is readable, and whether that of the waker is.
     event: bool,
     woken: bool,
-    /// What the poller reads besides completions.
+    /// The messages to the poller, which it reads besides completions.
     mail: u32,
-    /// How many threads have yet to do what they do.
+    /// How many threads have not finished yet.
     left: usize,
 }
 
@@ -27,7 +27,7 @@ impl Device {
         state.left -= 1;
     }
 
-    /// First the mail, then the waker: two steps.
+    /// Sends a message, then wakes the poller: two separate steps.
     fn orphan(&self) {
         lock(&self.0).mail += 1;
         let mut state = lock(&self.0);
@@ -41,7 +41,7 @@ struct Waiter(Arc<Device>);
 impl Source for Waiter {
     type Item = ();
 
-    fn look(&mut self) -> Result<Option<()>, PollError> {
+    fn poll(&mut self) -> Result<Option<()>, PollError> {
         let mut state = lock(&self.0.0);
         let State { completions, mail, .. } = &mut *state;
         let found = [completions, mail].into_iter().find(|count| **count > 0);
@@ -59,7 +59,7 @@ impl Source for Waiter {
             if state.event || state.woken {
                 return Ok(());
             }
-            // Nobody is left who could end it.
+            // No thread is left that could end the sleep.
             let for_ever = state.left == 0;
             drop(state);
             assert!(!for_ever, "lost wake-up");
@@ -73,10 +73,11 @@ impl Source for Waiter {
     }
 }
 
-/// What a thread beside the poller does.
+/// The action of a thread other than the poller.
 type Doing = fn(&Device);
 
-/// Waits once for each of `doings`, of which each has its thread. `bound` is how often a thread is interrupted at most.
+/// Runs each of `doings` on a thread of its own, and waits once for each. `bound` limits how often loom preempts
+/// threads.
 fn model<const N: usize>(doings: [Doing; N], bound: Option<usize>, wait_once: fn(&mut Waiter)) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = bound;
@@ -103,7 +104,7 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// As an event loop of the program's own does it.
+/// The waiter arms and sleeps by itself, as an event loop of the program does.
 #[test]
 fn no_wake_up_is_lost_between_armings() {
     model([Device::complete, Device::orphan], Some(3), |waiter| {
@@ -116,12 +117,12 @@ fn no_wake_up_is_lost_between_armings() {
     });
 }
 
-/// The model finds the mistake that there is to make: not looking after arming.
+/// A waiter that does not poll after arming loses a wake-up. The model finds that mistake.
 #[test]
 #[should_panic(expected = "lost wake-up")]
 fn without_the_second_look_a_wake_up_is_lost() {
     model([Device::complete], None, |waiter| {
-        while waiter.look().unwrap().is_none() {
+        while waiter.poll().unwrap().is_none() {
             waiter.arm().unwrap();
             waiter.sleep(Duration::MAX).unwrap();
             waiter.take_events().unwrap();
@@ -129,7 +130,7 @@ fn without_the_second_look_a_wake_up_is_lost() {
     });
 }
 
-/// And the other one: taking events after the look that found nothing.
+/// A waiter that takes events after its last poll loses a wake-up. The model finds that mistake.
 #[test]
 #[should_panic(expected = "lost wake-up")]
 fn where_events_are_taken_after_the_last_look_a_wake_up_is_lost() {

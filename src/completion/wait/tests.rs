@@ -1,19 +1,19 @@
-//! A completion comes at each place of the routine, on a device that moves only when it is told to.
+//! Tests in which a completion comes at each step of a wait, on a device that runs only when it is told to.
 use super::*;
 use crate::soft::Fabric;
 use crate::{Brand, Context, Limits, ProtectionDomain, QueuePair, ReadyToSend};
 
-/// More than any test takes; a sleep that long was a lost wake-up.
+/// Longer than any test takes. A wait that sleeps this long has lost a wake-up.
 const LONG: Duration = Duration::from_secs(30);
 
-/// A pair that is connected to itself, and what it takes to let it move.
+/// A pair that is connected to itself, with its fabric and its domain.
 struct World<B> {
     fabric: Fabric,
     domain: ProtectionDomain<B>,
     pair: Option<QueuePair<B, ReadyToSend>>,
 }
 
-/// A world with a domain name of its own; and its poller.
+/// A world with a domain name of its own, and its poller.
 macro_rules! world {
     ($fabric:expr) => {{
         crate::domain! { struct Test; }
@@ -40,12 +40,12 @@ impl<B: Brand> World<B> {
     }
 }
 
-/// A poller on which something happens before step `at` of the routine, or in it where it sleeps.
+/// A poller that waits, while something happens: before step `at` of the wait, or during that step if it is a sleep.
 struct Disturbed<'p, B, F> {
     inner: Waiting<'p, B>,
     steps: usize,
     at: usize,
-    /// Taken once.
+    /// The action that happens; `None` once it has run.
     happening: Option<F>,
     slept: Duration,
 }
@@ -64,9 +64,9 @@ impl<B, F: FnOnce()> Disturbed<'_, B, F> {
 impl<B, F: FnOnce() + Send> Source for Disturbed<'_, B, F> {
     type Item = Completion<B>;
 
-    fn look(&mut self) -> Result<Option<Self::Item>, PollError> {
+    fn poll(&mut self) -> Result<Option<Self::Item>, PollError> {
         self.step();
-        self.inner.look()
+        self.inner.poll()
     }
 
     fn arm(&mut self) -> Result<(), VerbError> {
@@ -89,7 +89,7 @@ impl<B, F: FnOnce() + Send> Source for Disturbed<'_, B, F> {
         } else if self.happening.is_none() {
             self.inner.sleep(left)?;
         }
-        // Else it comes back at once, which a sleep may do.
+        // Otherwise the sleep returns at once, which a sleep may do.
         self.steps += 1;
         self.slept = self.slept.max(start.elapsed());
         Ok(())
@@ -101,7 +101,7 @@ impl<B, F: FnOnce() + Send> Source for Disturbed<'_, B, F> {
     }
 }
 
-/// How many steps there are: two rounds of look, take, arm, look, sleep.
+/// The number of steps: two rounds of poll, take events, arm, poll, sleep.
 const STEPS: usize = 10;
 
 #[test]
@@ -120,7 +120,7 @@ fn hz14_a_completion_at_any_place_of_the_routine_ends_the_wait() {
                 world.post();
             }
             let inner = Waiting { poller: &mut poller, wake_for };
-            // One unit of work at a time: the receive completes in one and the send in a later one.
+            // The device runs one unit of work after the other: the receive completes in one, the send in a later one.
             let happening = move || while fabric.step() {};
             let mut source = Disturbed { inner, steps: 0, at, happening: Some(happening), slept: Duration::ZERO };
             let found = wait(&mut source, Duration::ZERO, LONG).unwrap();
@@ -129,7 +129,8 @@ fn hz14_a_completion_at_any_place_of_the_routine_ends_the_wait() {
     }
 }
 
-/// Each unit of work of the device at each place: the one that completes something comes at any of them.
+/// Some units of the device's work run before the wait, the others at one step of it. So the unit that completes
+/// something may run at any step.
 #[test]
 #[cfg_attr(miri, ignore = "poll(2)")]
 fn hz14_single_steps_of_the_device_at_any_place_end_the_wait() {
@@ -140,7 +141,7 @@ fn hz14_single_steps_of_the_device_at_any_place_end_the_wait() {
             for _ in 0..before {
                 world.fabric.step();
             }
-            // What this completed already is taken.
+            // Takes the completions that exist already.
             while let Some(completion) = poller.poll().unwrap() {
                 drop(completion);
             }
@@ -195,7 +196,7 @@ fn what_came_while_spinning_is_given_without_arming() {
     let how = Wait { spin: Duration::from_secs(1), ..Wait::new(Duration::from_secs(1)) };
     assert!(poller.wait_for(how).unwrap().is_some());
     assert!(poller.wait_for(how).unwrap().is_some());
-    // Not armed, so a further completion makes no event.
+    // The queue was not armed, so another completion raises no event.
     world.post();
     assert!(!poller.take_events().unwrap());
 }

@@ -1,8 +1,9 @@
 //! The ledger: it owns what a work queue has in flight.
 //!
-//! One ring per work queue, made with the queue's depth. The [`Poster`] (with the queue pair) puts a value in when it
-//! posts; the [`Retirer`] (with the poller of the completion queue) takes it out when its completion has come, or when
-//! the queue was proved quiescent. The two may be on two threads. Neither locks nor allocates.
+//! There is one ring per work queue, made with the queue's depth. The [`Poster`] (with the queue pair) puts a value in
+//! when it posts. The [`Retirer`] (with the poller of the completion queue) takes the value out when its completion has
+//! come, or when the work queue is proved to be [quiescent](crate::inflight::Quiescent). The two may be on two threads.
+//! Neither locks nor allocates.
 //!
 //! ```text
 //!            retired                 posted
@@ -11,14 +12,15 @@
 //!               ^ Retirer takes here    ^ Poster puts here
 //! ```
 //!
-//! A value that is posted while no other is in flight is not put into the ring, but beside the counters. So a queue
-//! with one request at a time touches one cache line.
+//! A value that is posted while no other is in flight is the *sole* value. It is not put into the ring, but next to the
+//! counters. So a queue with one request at a time touches one cache line.
 //!
-//! The counters are ids. The bits below [`STEP`] name the work queue and never change; the bits above count. So one
-//! compare tells whether an id is in flight: an id of another queue, or of another time, is not in the range.
+//! The counters are ids. The bits below [`STEP`] name the work queue and never change; the bits above count requests.
+//! So one compare tells whether an id is in flight: an id of another queue, or of a request that was retired, is not in
+//! the range.
 //!
 //! A value that nobody takes out is leaked with the ledger, never dropped. Only a completion or quiescence proves that
-//! the device is done with it, and only the retirer learns of either.
+//! the device is done with the value, and only the retirer learns of either.
 
 mod poster;
 mod retirer;
@@ -37,40 +39,40 @@ use std::sync::Arc;
 pub(crate) const MAX_DEPTH: u32 = 1 << 22;
 /// The bits of an id that name the work queue.
 pub(crate) const NAME_BITS: u32 = 22;
-/// From one id to the next.
+/// The difference between two consecutive ids.
 pub(crate) const STEP: u64 = 1 << NAME_BITS;
 
-/// The id of the request that is posted `ahead` requests after `id`.
+/// The id of the request that is posted `count` requests after `id`.
 #[inline(always)]
-pub(crate) fn after(id: u64, ahead: u32) -> u64 {
-    id.wrapping_add(u64::from(ahead) * STEP)
+pub(crate) fn after(id: u64, count: u32) -> u64 {
+    id.wrapping_add(u64::from(count) * STEP)
 }
 
-/// How many requests were posted from `from` to before `to`, two ids of one work queue.
+/// The number of requests from the id `from` to before the id `to`. Both are ids of one work queue.
 #[inline(always)]
 pub(crate) fn between(from: u64, to: u64) -> u32 {
     (to.wrapping_sub(from) >> NAME_BITS) as u32
 }
 
-/// Whether the value with this id is in flight.
+/// Whether `id` is in flight: from `oldest` to before `posted`.
 #[inline(always)]
 fn is_between(oldest: u64, id: u64, posted: u64) -> bool {
-    // The rotation puts the bits of the name on top. Another name leaves bits there, which makes a number above all
-    // counts.
+    // The rotation moves the bits of the name to the top. If the names differ, a bit there is set, and the number is
+    // greater than any count.
     id.wrapping_sub(oldest).rotate_right(NAME_BITS) < u64::from(between(oldest, posted))
 }
 
-/// The two ends of a new ledger for `depth` requests in flight, 1 to [`MAX_DEPTH`]. The first request has the id
-/// `first`.
+/// Makes a ledger for `depth` requests in flight, 1 to [`MAX_DEPTH`], and returns its two ends. The first request has
+/// the id `first`.
 pub(crate) fn ledger<T>(pool: &Arc<Blocks>, depth: u32, first: u64, origin: Origin) -> (Poster<T>, Retirer<T>) {
     let held = LedgerRef::new(pool, depth.clamp(1, MAX_DEPTH), first, origin);
-    (Poster { held: held.clone(), own: PhantomData }, Retirer(held))
+    (Poster { held: held.clone(), user_data: PhantomData }, Retirer(held))
 }
 
-/// A ledger that nobody posts to, for places without a work queue.
-pub(crate) struct Nothing<T>(LedgerRef<T>);
+/// A ledger that nobody posts to. It serves places that have no work queue.
+pub(crate) struct EmptyLedger<T>(LedgerRef<T>);
 
-impl<T> Nothing<T> {
+impl<T> EmptyLedger<T> {
     pub(crate) fn new() -> Self {
         Self(ledger(&Arc::default(), 1, 0, Origin::default()).1.0)
     }

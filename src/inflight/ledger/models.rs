@@ -9,7 +9,7 @@ fn new<T>(depth: u32, first: u64) -> (Poster<T>, Retirer<T>) {
     ledger(&std::sync::Arc::default(), depth, first, Origin::default())
 }
 
-/// Polls until `wanted` values are out, and checks that they come in order.
+/// Takes values until `wanted` of them are out, and checks that they come in order.
 fn retire(retirer: &mut Retirer<u32>, wanted: u32) {
     let mut next = 0;
     while next < wanted {
@@ -51,7 +51,7 @@ fn a_value_taken_back_is_never_seen_by_the_retirer() {
             poster.try_push(0).unwrap();
             device.store(1, Ordering::Release);
             poster.try_push(7).unwrap();
-            // SAFETY: this model's device completes the first request only.
+            // SAFETY: this model's device was not given the newest request: it has only the first.
             assert_eq!(unsafe { poster.take_back() }, Some(7));
             poster.try_push(1).unwrap();
             device.store(2, Ordering::Release);
@@ -66,8 +66,8 @@ fn a_value_taken_back_is_never_seen_by_the_retirer() {
     });
 }
 
-/// A batch is staged and taken back while the poller looks; then the pair is destroyed. The poller must not find what
-/// was taken back.
+/// A batch is staged and taken back while the poller polls; then the pair is destroyed. The poller must not find the
+/// value that was taken back.
 #[test]
 fn a_value_taken_back_is_never_an_orphan() {
     loom::model(|| {
@@ -77,7 +77,7 @@ fn a_value_taken_back_is_never_an_orphan() {
         let destroy = Arc::clone(&destroyed);
         let posting = thread::spawn(move || {
             poster.try_push(7).unwrap();
-            // SAFETY: the device was not told of it.
+            // SAFETY: this model's device was not given the request.
             assert_eq!(unsafe { poster.take_back() }, Some(7));
             drop(poster);
             destroy.store(1, Ordering::Release);
@@ -91,7 +91,8 @@ fn a_value_taken_back_is_never_an_orphan() {
     });
 }
 
-/// What a poller notes of a request before it takes it out is known to who then finds nothing in flight.
+/// A poller sets a flag before it takes a request out. A thread that then finds nothing in flight sees the flag, and
+/// can clear it for good.
 #[test]
 fn a_detour_of_what_was_in_flight_is_not_set_after_it_was_cleared() {
     loom::model(|| {
@@ -107,7 +108,7 @@ fn a_detour_of_what_was_in_flight_is_not_set_after_it_was_cleared() {
     });
 }
 
-/// One side's flag goes while the other side's comes.
+/// One thread clears its flag while another thread sets a different flag.
 #[test]
 fn a_detour_that_is_set_beside_one_that_is_cleared_stays() {
     loom::model(|| {
@@ -121,7 +122,7 @@ fn a_detour_that_is_set_beside_one_that_is_cleared_stays() {
     });
 }
 
-/// Whichever end goes last frees the ledger, after what the other has read of it.
+/// The end that is dropped last frees the ledger, after the last read by the other end.
 #[test]
 fn a_ledger_is_freed_after_the_last_look_at_it() {
     loom::model(|| {
@@ -133,7 +134,7 @@ fn a_ledger_is_freed_after_the_last_look_at_it() {
     });
 }
 
-/// One that was alone is taken back, and the next one is alone under its id.
+/// A sole value is taken back. The next value is a sole value with the same id.
 #[test]
 fn a_value_alone_that_is_taken_back_is_never_seen_by_the_retirer() {
     loom::model(|| {
@@ -142,7 +143,7 @@ fn a_value_alone_that_is_taken_back_is_never_seen_by_the_retirer() {
         let device = Arc::clone(&sent);
         let posting = thread::spawn(move || {
             poster.try_push(7).unwrap();
-            // SAFETY: this model's device was not told of it.
+            // SAFETY: this model's device was not given the request.
             assert_eq!(unsafe { poster.take_back() }, Some(7));
             poster.try_push(0).unwrap();
             device.store(1, Ordering::Release);
@@ -161,7 +162,7 @@ fn a_value_alone_that_is_taken_back_is_never_seen_by_the_retirer() {
     });
 }
 
-/// What is taken in a row begins with what was alone, while the poster goes on.
+/// Values that are taken out together begin with the sole value, while the poster goes on posting.
 #[test]
 fn a_row_begins_with_what_was_alone() {
     loom::model(|| {

@@ -12,25 +12,25 @@ use core::mem::{self, ManuallyDrop};
 pub(crate) struct Poster<T, P = ()> {
     /// # Invariants
     ///
-    /// 0. There is a `P` in the ledger's line, which nobody else uses. Nobody else writes `posted`: there is one
-    ///    poster.
+    /// 0. The header of the ledger holds a `P`, which nobody but this poster uses. Nobody else writes `posted`: a
+    ///    ledger has one poster.
     pub(super) held: LedgerRef<T>,
-    pub(super) own: PhantomData<P>,
+    pub(super) user_data: PhantomData<P>,
 }
 
 impl<T, P> Drop for Poster<T, P> {
     fn drop(&mut self) {
-        // SAFETY: nobody else uses it (0), and this drop is its last use.
-        unsafe { self.own_at().drop_in_place() };
+        // SAFETY: nobody but this poster uses the `P` (0), and this drop is its last use.
+        unsafe { self.user_data_at().drop_in_place() };
     }
 }
 
 impl<T> Poster<T> {
-    /// The same poster, which keeps `own` for its user in the ledger's line.
-    pub(crate) fn with<P>(self, own: P) -> Poster<T, P> {
-        let poster = Poster::<T, P> { held: self.held.clone(), own: PhantomData };
-        // SAFETY: `self` ends here, so nobody else uses that room (0).
-        unsafe { poster.own_at().write(own) };
+    /// The same poster, which also keeps `data` for its user in the header of the ledger.
+    pub(crate) fn with<P>(self, data: P) -> Poster<T, P> {
+        let poster = Poster::<T, P> { held: self.held.clone(), user_data: PhantomData };
+        // SAFETY: `self` ends here, so nobody else uses the room for user data (0).
+        unsafe { poster.user_data_at().write(data) };
         poster
     }
 }
@@ -42,40 +42,40 @@ impl<T, P> Poster<T, P> {
     }
 
     #[inline(always)]
-    fn own_at(&self) -> *mut P {
-        self.ledger().own()
+    fn user_data_at(&self) -> *mut P {
+        self.ledger().user_data()
     }
 
-    /// What its user keeps in the ledger's line.
+    /// The data that the user keeps in the header of the ledger.
     #[inline(always)]
-    pub(crate) fn own(&self) -> &P {
-        // SAFETY: alive, and nobody else's (0).
-        unsafe { &*self.own_at() }
+    pub(crate) fn user_data(&self) -> &P {
+        // SAFETY: the data is alive, and nobody but this poster uses it (0).
+        unsafe { &*self.user_data_at() }
     }
 
-    pub(crate) fn own_mut(&mut self) -> &mut P {
-        // SAFETY: alive, and nobody else's (0); `&mut` makes this the only reference.
-        unsafe { &mut *self.own_at() }
+    pub(crate) fn user_data_mut(&mut self) -> &mut P {
+        // SAFETY: the data is alive, and nobody but this poster uses it (0); `&mut self` makes this the only reference.
+        unsafe { &mut *self.user_data_at() }
     }
 
-    /// What stands in the way of a post: see [`Detour`].
+    /// The flags that keep posts off the fast path: see [`Detour`].
     #[inline(always)]
     pub(crate) fn detour(&self) -> u32 {
         self.ledger().detour()
     }
 
-    /// Sets and clears what [`detour`](Self::detour) says.
+    /// The handle that sets and clears the flags of [`detour`](Self::detour).
     pub(crate) fn detour_of(&self) -> Detour<T> {
         Detour(self.held.clone())
     }
 
-    /// Where the next value goes. It borrows the poster, so nothing is posted in between.
+    /// The slot for the next value. It borrows the poster, so nothing is posted in between.
     #[inline(always)]
     pub(crate) fn next(&mut self) -> NextSlot<'_, T> {
         NextSlot { ledger: self.ledger(), id: self.next_id(), poster: PhantomData }
     }
 
-    /// How many requests fit.
+    /// How many more requests fit.
     #[inline(always)]
     pub(crate) fn free(&self) -> u32 {
         // `between` drops the flags in the low bits of `limit`.
@@ -96,25 +96,25 @@ impl<T, P> Poster<T, P> {
     /// The id of the next value.
     #[inline(always)]
     pub(crate) fn next_id(&self) -> u64 {
-        // Only this poster writes it (0).
+        // Relaxed is enough: only this poster writes `posted` (0).
         self.ledger().posted.load(Ordering::Relaxed)
     }
 
-    /// The id of the value that comes `ahead` after the next one.
+    /// The id of the value that is posted `count` values after the next one.
     #[inline(always)]
-    pub(crate) fn id_ahead(&self, ahead: u32) -> u64 {
-        after(self.next_id(), ahead)
+    pub(crate) fn id_after(&self, count: u32) -> u64 {
+        after(self.next_id(), count)
     }
 
-    /// The cells for the values from `id` on, up to the end of the ring, and their number. A write to one of them
-    /// [writes ahead](Self::publish).
+    /// The cells for the values from `id` on, up to the end of the ring, and their number. A value that is written
+    /// there is in flight only once it is [published](Self::publish).
     #[inline(always)]
     pub(crate) fn row(&self, id: u64) -> (CellRow<T>, u32) {
         self.ledger().row(id)
     }
 
-    /// Posts `value`, for which the caller has seen that there is room. (A full ledger would leak the value.) Unlike a
-    /// [`FreeSlot`], this ignores the [`Detour`].
+    /// Posts `value`. The caller has checked that there is room. (A full ledger would leak the value.) Unlike
+    /// [`NextSlot::if_free`], this ignores the [`Detour`].
     #[inline(always)]
     pub(crate) fn push(&mut self, value: T) {
         let next = self.next();
@@ -134,39 +134,39 @@ impl<T, P> Poster<T, P> {
         Ok(())
     }
 
-    /// Writes a value ahead of those in flight. Nobody sees the value before it is [published](Self::publish).
+    /// Writes a value for an id that is not posted yet. Nobody sees the value before it is [published](Self::publish).
     ///
     /// # Safety
     ///
-    /// Fewer than [`free`](Self::free) ids lie between the next id and this one, and nothing is written at this one.
+    /// Fewer than [`free`](Self::free) ids lie between the next id and `id`, and no value is written at `id`.
     #[cfg(test)]
     pub(crate) unsafe fn write_at(&mut self, id: u64, value: T) {
-        // SAFETY: the slot is free, so the cell is ours (ledger 0), and it is empty (caller). The retirer emptied it
-        // before the `retired` that we acquired.
+        // SAFETY: the cell of `id` is free, so it belongs to the poster (ledger 0), and it is empty (caller). The
+        // retirer emptied it before it stored the `retired` that this poster has acquired.
         unsafe { self.ledger().cell(id).put(value) };
     }
 
-    /// Drops the values before `end`, which were written ahead.
+    /// Drops the values before `end`, which are written and not published.
     ///
     /// # Safety
     ///
     /// Each id from the next one to before `end` was written, and was neither published nor dropped since.
     #[cold]
-    pub(crate) unsafe fn drop_ahead(&mut self, end: u64) {
-        for ahead in 0..between(self.next_id(), end) {
-            // SAFETY: written, and still ours (caller).
-            drop(unsafe { self.ledger().cell(self.id_ahead(ahead)).take() });
+    pub(crate) unsafe fn drop_unpublished(&mut self, end: u64) {
+        for count in 0..between(self.next_id(), end) {
+            // SAFETY: the value is written, and still belongs to the poster (caller).
+            drop(unsafe { self.ledger().cell(self.id_after(count)).take() });
         }
     }
 
-    /// Posts the values before `end`, which were written ahead: the device owns them from here on.
+    /// Publishes the values before `end`, which are written: the device owns them from here on.
     ///
     /// # Safety
     ///
     /// Each id from the next one to before `end` was written.
     #[inline(always)]
     pub(crate) unsafe fn publish(&mut self, end: u64) {
-        // Before the verb: the completion may be polled before the verb returns.
+        // The values are published before the verb is called: a completion may be polled before the verb returns.
         self.ledger().posted.store(end, Ordering::Release);
     }
 
@@ -174,12 +174,13 @@ impl<T, P> Poster<T, P> {
     ///
     /// # Safety
     ///
-    /// The device was not given the request, so neither it nor a later one completes: the retirer does not reach it.
+    /// The device was not given the newest request. So neither it nor a later one completes, and the retirer does not
+    /// reach the value.
     pub(crate) unsafe fn take_back(&mut self) -> Option<T> {
         let others = self.outstanding().checked_sub(1)?;
         let newest = self.next_id().wrapping_sub(STEP);
         self.ledger().posted.store(newest, Ordering::Release);
-        // SAFETY: it was in flight; the retirer does not reach it (caller).
+        // SAFETY: the value was in flight, and the retirer does not reach it (caller).
         Some(unsafe { self.ledger().take(newest, others == 0) })
     }
 }
@@ -190,12 +191,12 @@ fn taken<T>(ledger: LedgerPtr<T>, next_id: u64) -> u64 {
     next_id.wrapping_sub(ledger.retired.load(Ordering::Acquire))
 }
 
-/// Where the next value of a ledger goes. Looked up once: after the atomic load of `retired` the compiler would have to
-/// read everything again.
+/// The slot for the next value of a ledger. It keeps what was read once: after the atomic load of `retired` the
+/// compiler would have to read everything again.
 pub(crate) struct NextSlot<'p, T> {
     /// # Invariants
     ///
-    /// 0. The ledger of the borrowed poster, so it is alive, and nobody else posts to it.
+    /// 0. The ledger of the borrowed poster. So it is alive, and nobody else posts to it.
     ledger: LedgerPtr<T>,
     /// 1. The next id of the ledger.
     id: u64,
@@ -208,7 +209,7 @@ impl<'p, T> NextSlot<'p, T> {
         self.id
     }
 
-    /// The slot, if there is no [`Detour`] and one value fits; with `another`, if two values fit.
+    /// The slot, if no [`Detour`] flag is set and there is room for one value; with `another`, for two values.
     #[inline(always)]
     pub(crate) fn if_free(self, another: bool) -> Option<FreeSlot<'p, T>> {
         let taken = taken(self.ledger, self.id);
@@ -217,7 +218,7 @@ impl<'p, T> NextSlot<'p, T> {
             .then_some(FreeSlot { next: self, taken })
     }
 
-    /// The slot, if one value fits. Ignores the [`Detour`].
+    /// The slot, if there is room for one value. Ignores the [`Detour`].
     #[inline(always)]
     pub(crate) fn if_room(self) -> Option<FreeSlot<'p, T>> {
         let taken = taken(self.ledger, self.id);
@@ -225,7 +226,7 @@ impl<'p, T> NextSlot<'p, T> {
         (between(taken, limit) != 0).then_some(FreeSlot { next: self, taken })
     }
 
-    /// Whether one value fits; with `another`, whether two do. Ignores the [`Detour`].
+    /// Whether there is room for one value; with `another`, for two values. Ignores the [`Detour`].
     #[inline(always)]
     pub(crate) fn has_room(&self, another: bool) -> bool {
         let limit = self.ledger.limit.load(Ordering::Relaxed);
@@ -237,9 +238,11 @@ impl<'p, T> NextSlot<'p, T> {
 pub(crate) struct FreeSlot<'p, T> {
     /// # Invariants
     ///
-    /// 0. There is room for the value. There still is when it comes: nobody else posts while the poster is borrowed.
+    /// 0. There is room for one value, and there will be when it is pushed: nobody else posts while the poster is
+    ///    borrowed.
     next: NextSlot<'p, T>,
-    /// 1. The distance from the oldest id in flight to the next one. It can only shrink; 0 stays 0.
+    /// 1. The distance from the oldest id in flight to the next one, as it was read. The distance can only shrink
+    ///    since, so 0 stays 0.
     taken: u64,
 }
 
@@ -249,21 +252,22 @@ impl<T> FreeSlot<'_, T> {
     pub(crate) fn push(self, value: T) {
         let NextSlot { ledger, id, .. } = self.next;
         if self.taken == 0 {
-            // SAFETY: nothing is in flight (1), so the place is this side's (ledger 3), and it is empty.
-            ledger.alone.with_mut(|alone| unsafe { alone.write(ManuallyDrop::new(Some(value))) });
+            // SAFETY: nothing is in flight (1), so the place of the sole value belongs to the poster (ledger 3), and it
+            // is empty.
+            ledger.sole.with_mut(|sole| unsafe { sole.write(ManuallyDrop::new(Some(value))) });
         } else {
             unlikely();
-            // SAFETY: the slot is free (0), so the cell is ours (ledger 0), and it is empty. The retirer emptied it
-            // before the `retired` that we acquired.
+            // SAFETY: the slot is free (0), so its cell belongs to the poster (ledger 0), and it is empty. The retirer
+            // emptied it before it stored the `retired` that this poster has acquired.
             unsafe { ledger.cell(id).put(value) };
         }
-        // Before the verb: the completion may be polled before the verb returns.
+        // The value is published before the verb is called: its completion may be polled before the verb returns.
         ledger.posted.store(after(id, 1), Ordering::Release);
     }
 }
 
-/// Flags that keep posts to a ledger from taking the short way; 0 if nothing does. They are kept in the ledger's line,
-/// which each post writes to anyway.
+/// Flags that keep posts to a ledger off the fast path; 0 if none is set. They are in the header of the ledger, which
+/// each post writes to anyway.
 pub(crate) struct Detour<T>(pub(super) LedgerRef<T>);
 
 impl<T> Detour<T> {
@@ -271,8 +275,8 @@ impl<T> Detour<T> {
         self.0.0.detour()
     }
 
-    /// Sets `bits`. Only bits below [`STEP`] are flags; those above hold the depth. Whoever [clears](Self::clear) the
-    /// flags sees what was done before they were set.
+    /// Sets the flags `bits`. Only bits below [`STEP`] are flags; the bits above hold the depth. Whoever
+    /// [clears](Self::clear) the flags sees what was done before they were set.
     pub(crate) fn set(&self, bits: u32) {
         let bits = u64::from(bits) & (STEP - 1);
         if bits != 0 {
@@ -286,7 +290,7 @@ impl<T> Detour<T> {
             let left = limit & !bits;
             Some(if left & (STEP - 1) == 0 { left & !BLOCKED } else { left })
         };
-        // Never fails: `without` always returns a value.
+        // `fetch_update` never fails: `without` always returns a value.
         let _ = self.0.0.limit.fetch_update(Ordering::Acquire, Ordering::Relaxed, without);
     }
 }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "takes values out of the cells of a ring")]
 
 use super::ring::{LedgerPtr, LedgerRef, Origin};
-use super::{Nothing, Poster, after, between, is_between};
+use super::{EmptyLedger, Poster, after, between, is_between};
 use crate::inflight::cell::Cell;
 use crate::inflight::{Entry, Quiescent, WorkId};
 use crate::memory::Buffer;
@@ -10,17 +10,18 @@ use crate::sync::Ordering;
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 
-/// The end of a ledger that takes values out. One word, so that a poller with many queues touches few cache lines.
+/// The end of a ledger that takes values out. It is one word, so that a poller with many queues touches few cache
+/// lines.
 pub(crate) struct Retirer<T>(pub(super) LedgerRef<T>);
 
 impl<T> Retirer<T> {
-    /// The same as a word that stays in a register.
+    /// The same retirer as a word that stays in a register.
     #[inline(always)]
     pub(crate) fn lend(&mut self) -> RetirerRef<'_, T> {
         RetirerRef(self.0.0, PhantomData)
     }
 
-    /// The id of the oldest value in flight; of the next one if none is.
+    /// The id of the oldest value in flight; the next id if none is in flight.
     pub(crate) fn oldest(&self) -> u64 {
         self.0.0.oldest()
     }
@@ -34,7 +35,7 @@ impl<T> Retirer<T> {
         self.0.0.cells()
     }
 
-    /// Takes the oldest value out, of a work queue that the device is done with.
+    /// Takes the oldest value out. The device is done with the work queue.
     pub(crate) fn take(&mut self, quiescent: &Quiescent) -> Option<T> {
         self.lend().oldest_of(quiescent).map(|oldest| oldest.into_oldest().1)
     }
@@ -44,26 +45,26 @@ impl<T> Retirer<T> {
         self.0.0.end_of_posted() != self.oldest()
     }
 
-    /// Lets the next value of an empty ledger, of which `poster` is the other end, have this id. False, without a
-    /// change, if the ledger is not empty or the other end is of another one.
+    /// Gives the next value of an empty ledger the id `id`. `poster` must be the other end of this ledger. Returns
+    /// false, and changes nothing, if the ledger is not empty or `poster` belongs to another one.
     pub(crate) fn restart(&mut self, poster: &mut Poster<T>, id: u64) -> bool {
         let at = self.0.0;
-        let may = at.is(poster.held.0) && !self.has_any();
+        let may = at.is_same_as(poster.held.0) && !self.has_any();
         if may {
-            // Nobody reads the one without the other in between: both ends are borrowed.
+            // Nobody reads the counters between the two stores: both ends are borrowed.
             at.retired.store(id, Ordering::Release);
             at.posted.store(id, Ordering::Release);
         }
         may
     }
 
-    /// Takes the oldest value out, as the poller does for the completion of the request with `id`; says how many
-    /// requests were ahead of that one.
+    /// Takes the oldest value out, as the poller does when the request with `id` completes. Also returns how many
+    /// requests in flight were posted before that request.
     #[cfg(test)]
     pub(crate) fn retire(&mut self, id: u64) -> Option<(T, u32)> {
         let prefix = self.lend().prefix_to(id)?;
-        let ahead = prefix.ahead();
-        Some((prefix.into_oldest().1, ahead))
+        let before = prefix.count_before_last();
+        Some((prefix.into_oldest().1, before))
     }
 }
 
@@ -71,7 +72,7 @@ impl<T> Retirer<T> {
 pub(crate) struct RetirerRef<'r, T>(LedgerPtr<T>, PhantomData<&'r mut Retirer<T>>);
 
 impl<'r, T> RetirerRef<'r, T> {
-    /// The id of the oldest value in flight; of the next one if none is.
+    /// The id of the oldest value in flight; the next id if none is in flight.
     #[inline(always)]
     pub(crate) fn oldest(&self) -> u64 {
         self.0.oldest()
@@ -88,7 +89,7 @@ impl<'r, T> RetirerRef<'r, T> {
         is_between(self.oldest(), id, self.0.end_of_posted())
     }
 
-    /// The values from the oldest to the one with this id, if that one is in flight. Its request has completed.
+    /// The values from the oldest to the one with this id, if that one is in flight. Its request must have completed.
     #[inline(always)]
     pub(crate) fn prefix_to(self, id: u64) -> Option<Prefix<'r, T>> {
         let oldest = self.oldest();
@@ -100,24 +101,24 @@ impl<'r, T> RetirerRef<'r, T> {
         })
     }
 
-    /// The oldest value, of a work queue that the device is done with.
+    /// The oldest value. The device is done with the work queue.
     pub(crate) fn oldest_of(self, _: &Quiescent) -> Option<Prefix<'r, T>> {
         let oldest = self.oldest();
         self.prefix_to(oldest)
     }
 
-    /// Takes the value with this id out, if it is the oldest in flight. Its request has completed.
+    /// Takes out the value with this id, if it is the oldest in flight. Its request must have completed.
     #[inline(always)]
     pub(crate) fn take_if_oldest(&mut self, id: u64) -> Option<T> {
         if id != self.oldest() || id == self.0.end_of_posted() {
             return None;
         }
-        // In flight, and the oldest.
+        // The prefix's invariants hold: `id` is in flight, and is the oldest.
         Some(Prefix { at: self.0, oldest: id, last: id, retirer: PhantomData }.take_first())
     }
 }
 
-/// The oldest values in flight, up to one whose request has completed. Where the queue retires prefixes, all of their
+/// The oldest values in flight, up to one whose request has completed. If the queue retires prefixes, all of their
 /// requests have ended, so all of the values may be taken out. Values that are not taken stay in the ledger.
 pub(crate) struct Prefix<'r, T> {
     at: LedgerPtr<T>,
@@ -126,7 +127,7 @@ pub(crate) struct Prefix<'r, T> {
     /// 0. `oldest` is the oldest id in the ledger.
     oldest: u64,
     /// 1. Each id from `oldest` to `last`, both included, is in flight. The poster does not take these values back,
-    ///    since the device has their requests; only this end takes them out, and its borrow is here.
+    ///    since the device has their requests. Only the retirer takes them out, and this borrows it.
     last: u64,
     retirer: PhantomData<&'r mut Retirer<T>>,
 }
@@ -144,46 +145,47 @@ impl<T> Prefix<'_, T> {
 
     /// How many values are before the last.
     #[inline(always)]
-    pub(crate) fn ahead(&self) -> u32 {
+    pub(crate) fn count_before_last(&self) -> u32 {
         between(self.oldest, self.last)
     }
 
-    /// Takes the oldest value out. Unless it was the last one, the rest is a prefix again.
+    /// Takes the oldest value out. Unless it was the last one, the values that are left are still a valid prefix.
     #[inline(always)]
     fn take_first(&mut self) -> T {
         let id = self.oldest;
-        // SAFETY: in flight (1), and written before the `posted` that this end acquired; this end retires.
+        // SAFETY: the value is in flight (1). It was written before the `posted` that this end has acquired, and only
+        // this end takes values out.
         let value = unsafe { self.at.take(id, true) };
         self.oldest = after(id, 1);
         self.at.set_oldest(self.oldest);
         value
     }
 
-    /// The oldest value with its id; the others stay in the ledger.
+    /// Takes the oldest value out, with its id. The others stay in the ledger.
     #[inline(always)]
     pub(crate) fn into_oldest(mut self) -> (u64, T) {
         (self.oldest, self.take_first())
     }
 
-    /// Takes the oldest value out with its id, if it is not the last.
+    /// Takes the oldest value out, with its id, if it is not the last.
     #[inline(always)]
     pub(crate) fn next_before_last(&mut self) -> Option<(u64, T)> {
         let id = self.oldest;
         (id != self.last).then(|| (id, self.take_first()))
     }
 
-    /// The last value. Those before it must have been taken out.
+    /// Takes the last value out. The caller has taken the values before it.
     #[inline(always)]
     pub(crate) fn into_last(mut self) -> T {
         debug_assert_eq!(self.oldest, self.last, "values before the last are left");
         self.take_first()
     }
 
-    /// Takes out the values before the last, and gives `f` each with its id. The poster sees their cells free at the
-    /// end, also where `f` panics.
+    /// Takes out the values before the last, and gives each to `f` with its id. The poster gets their cells back at the
+    /// end, also if `f` panics.
     #[inline(always)]
     pub(crate) fn each_before_last(&mut self, mut f: impl FnMut(u64, T)) {
-        /// Accounts for the values that were taken out.
+        /// Marks the cells of the values that were taken out as free, when it is dropped.
         struct Progress<'t, T> {
             at: LedgerPtr<T>,
             oldest: &'t mut u64,
@@ -196,13 +198,14 @@ impl<T> Prefix<'_, T> {
                 self.at.set_oldest(self.next);
             }
         }
-        self.put_with_others();
+        self.move_sole_to_cell();
         let (at, end) = (self.at, self.last);
         let mut progress = Progress { at, next: self.oldest, oldest: &mut self.oldest };
         while progress.next != end {
             for cell in at.cells_between(progress.next, end) {
                 let id = progress.next;
-                // SAFETY: in flight (1), so the cell holds a value, written before the `posted` that this end acquired.
+                // SAFETY: the value is in flight (1), so the cell holds it. It was written before the `posted` that
+                // this end has acquired.
                 let value = unsafe { cell.take() };
                 progress.next = after(id, 1);
                 f(id, value);
@@ -210,25 +213,26 @@ impl<T> Prefix<'_, T> {
         }
     }
 
-    /// Moves the oldest value to its cell, if it is not there.
+    /// Moves the oldest value to its cell, if it is the sole value.
     #[inline(always)]
-    fn put_with_others(&mut self) {
-        // SAFETY: the oldest value is in flight (1), so the place is this end's (ledger 3).
-        if let Some(alone) = self.at.alone.with_mut(|alone| unsafe { (*alone).take() }) {
-            // SAFETY: in flight (1), so the cell is this end's (ledger 0), and it is empty, since the value was alone.
-            unsafe { self.at.cell(self.oldest).put(alone) };
+    fn move_sole_to_cell(&mut self) {
+        // SAFETY: the oldest value is in flight (1), so the place of the sole value belongs to the retirer (ledger 3).
+        if let Some(sole) = self.at.sole.with_mut(|sole| unsafe { (*sole).take() }) {
+            // SAFETY: the value is in flight (1), so its cell belongs to the retirer (ledger 0). The cell is empty,
+            // since the sole value is in no cell.
+            unsafe { self.at.cell(self.oldest).put(sole) };
         }
     }
 
-    /// The cells of the values from the oldest to before `end`, as far as they lie side by side. `end` is at most the
-    /// id after the last.
+    /// The contiguous cells of the values from the oldest on, at most to before `end`. `end` is at most the id after
+    /// the last.
     #[inline(always)]
     pub(super) fn row_to(&mut self, end: u64) -> &[Cell<T>] {
-        self.put_with_others();
+        self.move_sole_to_cell();
         self.at.cells_between(self.oldest, end)
     }
 
-    /// Accounts for the oldest `count` values, which were taken out of their cells.
+    /// Marks the cells of the oldest `count` values as free. The caller has taken the values out.
     #[inline(always)]
     pub(super) fn took(&mut self, count: u32) {
         self.oldest = after(self.oldest, count);
@@ -236,12 +240,12 @@ impl<T> Prefix<'_, T> {
     }
 }
 
-/// Buffers, as many at once as possible: the fastest way out of a ledger.
+/// Takes out buffers, as many at once as possible. This is the fastest way out of a ledger.
 impl Prefix<'_, Entry> {
-    /// Puts all values into `free`, if all are buffers. Otherwise gives back a rest, which `free` does not have.
+    /// Puts all values into `free`, if all are buffers. Otherwise returns the values that it did not put there.
     #[inline(always)]
     pub(crate) fn into_buffers<B>(mut self, free: &mut Vec<Buffer<B>>) -> Result<(), Self> {
-        free.reserve(self.ahead() as usize + 1);
+        free.reserve(self.count_before_last() as usize + 1);
         let end = after(self.last, 1);
         while self.take_row(free, end) {
             if self.oldest == end {
@@ -251,18 +255,19 @@ impl Prefix<'_, Entry> {
         Err(self)
     }
 
-    /// Puts the values before the last into `free`, up to a part of the ledger with values that are no buffers.
+    /// Puts values before the last into `free`. Stops before the first row of cells that holds anything but buffers.
     #[inline(always)]
     pub(crate) fn take_buffers_before_last<B>(&mut self, free: &mut Vec<Buffer<B>>) {
-        free.reserve(self.ahead() as usize);
-        while self.ahead() != 0 && self.take_row(free, self.last) {}
+        free.reserve(self.count_before_last() as usize);
+        while self.count_before_last() != 0 && self.take_row(free, self.last) {}
     }
 
-    /// Takes out the values from the oldest to before `end`, as far as they lie side by side, if all of them are
-    /// buffers and `free` has room for them. There must be one at least, and `end` is at most the id after the last.
+    /// Takes out the values from the oldest on, as far as their cells are contiguous and at most to before `end`, if
+    /// all of them are buffers and `free` has room for them. There must be at least one such value, and `end` is at
+    /// most the id after the last.
     ///
-    /// The loop copies the words first and asks afterwards whether all of them were buffers, so that the compiler makes
-    /// it one of vector instructions.
+    /// The loop first copies all words, and checks afterwards whether all of them were buffers. So the compiler can
+    /// vectorize it.
     #[inline(always)]
     fn take_row<B>(&mut self, free: &mut Vec<Buffer<B>>, end: u64) -> bool {
         let row = self.row_to(end);
@@ -270,7 +275,8 @@ impl Prefix<'_, Entry> {
         let Some(places) = free.spare_capacity_mut().get_mut(..count) else { return false };
         let mut bits = 0;
         for (cell, place) in row.iter().zip(places) {
-            // SAFETY: in flight (1). If all are buffers this is the value from here on, else it is not used.
+            // SAFETY: the value is in flight (1). If all values are buffers, this copy is the value from here on;
+            // otherwise the copy is not used.
             let entry = ManuallyDrop::new(unsafe { cell.take() });
             bits |= entry.bits();
             *place = ManuallyDrop::into_inner(entry).into_maybe_buffer();
@@ -278,20 +284,20 @@ impl Prefix<'_, Entry> {
         if !Entry::are_buffers(bits) {
             return false;
         }
-        // SAFETY: `count` places were written behind the old length, each with a buffer.
+        // SAFETY: `count` buffers were written behind the old length.
         unsafe { free.set_len(free.len() + count) };
         self.took(count as u32);
         true
     }
 }
 
-/// A [`Retirer`] whose values are taken out in any order. Their cells come back to the poster in the order of posting.
+/// A [`Retirer`] that takes values out in any order. The poster gets their cells back in the order of posting.
 pub(crate) struct AnyOrderRetirer<T> {
     retirer: Retirer<T>,
     /// # Invariants
     ///
-    /// 0. A bit for each cell of the ledger: set while its id is in flight and the value has been taken out. The bit of
-    ///    the oldest id is clear.
+    /// 0. One bit for each cell of the ledger. The bit is set while the cell's id is in flight and its value has been
+    ///    taken out. The bit of the oldest id is clear.
     taken: Vec<u64>,
 }
 
@@ -303,7 +309,7 @@ impl<T> AnyOrderRetirer<T> {
 
     /// Whether any value is left.
     pub(crate) fn has_any(&self) -> bool {
-        // The oldest id in flight is one whose value was not taken (0).
+        // If any id is in flight, the value of the oldest one is left (0).
         self.retirer.has_any()
     }
 
@@ -317,7 +323,7 @@ impl<T> AnyOrderRetirer<T> {
         self.retirer.lend().has(id) && !self.is_taken(id)
     }
 
-    /// The word and the bit of an id.
+    /// The index of the word in `taken`, and the bit in that word, for an id.
     fn bit(&self, id: u64) -> (usize, u64) {
         let cell = WorkId::from_raw(id).index() & (self.retirer.cells() - 1);
         ((cell / u64::BITS) as usize, 1 << (cell % u64::BITS))
@@ -335,14 +341,14 @@ impl<T> AnyOrderRetirer<T> {
         }
     }
 
-    /// Takes the oldest value that is left out, of a work queue that the device is done with.
+    /// Takes out the oldest value that is left. The device is done with the work queue.
     pub(crate) fn take_oldest(&mut self, _: &Quiescent) -> Option<T> {
         let oldest = self.oldest()?;
         self.take(oldest)
     }
 
-    /// Moves the value with this id to another ledger, which owns it from here on. False, without a change, if the
-    /// value is not in flight or was moved before, or if the other ledger is full.
+    /// Moves the value with this id to another ledger, which owns it from here on. Returns false, and changes nothing,
+    /// if the value is not in flight, was moved before, or if the other ledger is full.
     pub(crate) fn move_to(&mut self, id: u64, other: &mut Poster<T>) -> bool {
         if other.free() == 0 {
             return false;
@@ -352,15 +358,15 @@ impl<T> AnyOrderRetirer<T> {
         true
     }
 
-    /// Takes the value with this id out; `None` if it is not in flight or was taken before. The device may still have
+    /// Takes out the value with this id; `None` if it is not in flight or was taken before. The device may still have
     /// its request.
     fn take(&mut self, id: u64) -> Option<T> {
         if !self.has(id) {
             return None;
         }
         let (at, mut oldest) = (self.retirer.0.0, self.retirer.oldest());
-        // SAFETY: in flight and not taken before, and written before the `posted` that this end acquired; this end
-        // retires.
+        // SAFETY: the value is in flight and was not taken before. It was written before the `posted` that this end has
+        // acquired, and only this end takes values out.
         let value = unsafe { at.take(id, id == oldest) };
         self.flip(id);
         while self.is_taken(oldest) {
@@ -380,24 +386,24 @@ impl<T> AnyOrderRetirer<T> {
 pub(crate) struct Retirers<T> {
     /// # Invariants
     ///
-    /// 0. `mask + 1` places, a power of two. A place that no queue has holds a retirer of `nothing`, so that a look at
-    ///    any place needs no question.
+    /// 0. There are `mask + 1` places, a power of two. A place without a work queue holds a retirer of `empty`, so that
+    ///    a lookup needs no check for such places.
     places: Vec<Retirer<T>>,
     mask: usize,
-    nothing: Nothing<T>,
+    empty: EmptyLedger<T>,
 }
 
 impl<T> Retirers<T> {
     pub(crate) fn new() -> Self {
-        let nothing = Nothing::new();
-        Self { places: vec![nothing.retirer()], mask: 0, nothing }
+        let empty = EmptyLedger::new();
+        Self { places: vec![empty.retirer()], mask: 0, empty }
     }
 
-    /// The retirer in the place that the low bits of the id name. An id of no queue may find the retirer of another
-    /// queue, where it is not in flight.
+    /// The retirer in the place that the low bits of the id name. If the id belongs to no queue, this may be the
+    /// retirer of another queue, where the id is not in flight.
     #[inline(always)]
     pub(crate) fn of(&mut self, id: u64) -> RetirerRef<'_, T> {
-        // SAFETY: at most `mask`, so there is such a place (0).
+        // SAFETY: the index is at most `mask`, so there is such a place (0).
         unsafe { self.places.get_unchecked_mut(id as usize & self.mask) }.lend()
     }
 
@@ -412,7 +418,7 @@ impl<T> Retirers<T> {
     /// Puts a retirer into a slot.
     pub(crate) fn put(&mut self, slot: usize, retirer: Retirer<T>) {
         if self.places.len() <= slot {
-            self.places.resize_with((slot + 1).next_power_of_two(), || self.nothing.retirer());
+            self.places.resize_with((slot + 1).next_power_of_two(), || self.empty.retirer());
             self.mask = self.places.len() - 1;
         }
         if let Some(place) = self.places.get_mut(slot) {
@@ -422,7 +428,7 @@ impl<T> Retirers<T> {
 
     /// Takes the retirer out of a slot.
     pub(crate) fn vacate(&mut self, slot: usize) -> Option<Retirer<T>> {
-        let nothing = self.nothing.retirer();
-        self.places.get_mut(slot).map(|place| core::mem::replace(place, nothing))
+        let empty = self.empty.retirer();
+        self.places.get_mut(slot).map(|place| core::mem::replace(place, empty))
     }
 }

@@ -1,5 +1,5 @@
-//! A ledger in memory: one cache line for the counters of both ends, for the value that is alone in flight, and for
-//! what the user of the poster keeps there; and the cells behind that line. So a pair that comes from cold memory costs
+//! The memory of a ledger: a *header* of one cache line, and behind it the cells. The header holds the counters of both
+//! ends, the sole value in flight, and the data of the poster's user. So a pair whose memory is not in the cache costs
 //! few cache misses.
 #![allow(unsafe_code, reason = "a ring in memory, its cells, and the count of its holders")]
 
@@ -14,45 +14,46 @@ use core::ptr::NonNull;
 use core::slice;
 use std::sync::Arc;
 
-/// What both ends share. (`posted` and `retired` are in one cache line. Two threads pass the line to and fro for
-/// `posted` anyway, so `retired` beside it costs less than a nanosecond.)
+/// The part of the header that both ends share. (`posted` and `retired` are in one cache line. That line moves between
+/// two threads for `posted` anyway, so `retired` in the same line costs less than a nanosecond.)
 #[repr(C)]
 pub(super) struct Ledger<T> {
     /// # Invariants
     ///
-    /// 0. The cells from `retired` to before `posted` hold a value each, except for a value that is `alone`. Only the
+    /// 0. Each cell from `retired` to before `posted` holds a value; only the cell of the sole value is empty. Only the
     ///    retirer touches these cells, and only the poster touches the others. (A poster that takes its newest value
     ///    back lowers `posted` first.)
     pub(super) posted: AtomicU64,
     /// 1. Only the retirer writes it.
     pub(super) retired: AtomicU64,
     /// 2. The depth of the queue, in steps of [`STEP`]: at most the number of cells, and never changed. The bits below
-    ///    `STEP` are the flags of the [`Detour`](super::Detour); while any is set, [`BLOCKED`] makes the whole word
-    ///    negative. So one compare before a post checks both the room and the flags.
+    ///    `STEP` are the flags of the [`Detour`](super::Detour). While any flag is set, [`BLOCKED`] makes the whole
+    ///    word negative. So one compare before a post checks both the room and the flags.
     pub(super) limit: AtomicU64,
-    /// 3. The value that was posted while no other was in flight, if it still is. It is the oldest, and is in no cell.
-    ///    The end to which its cell would belong touches it.
-    pub(super) alone: UnsafeCell<ManuallyDrop<Option<T>>>,
-    /// 4. The number of cells, a power of two, less one.
+    /// 3. The sole value: it was posted while no other was in flight, and it is still in flight. It is the oldest
+    ///    value, and is in no cell. Whichever end owns the cell of the oldest id owns this place.
+    pub(super) sole: UnsafeCell<ManuallyDrop<Option<T>>>,
+    /// 4. The number of cells minus one. The number of cells is a power of two.
     mask: u32,
     pub(super) origin: Origin,
-    /// 5. How many [`LedgerRef`] there are. The last one frees the memory. The count cannot overflow: a work queue has
-    ///    three or four holders, and [`Nothing`](super::Nothing) has one for each slot of a completion queue.
+    /// 5. How many [`LedgerRef`]s there are. The last one frees the memory. The count cannot overflow: a work queue has
+    ///    three or four holders, and an [`EmptyLedger`](super::EmptyLedger) has one for each slot of a completion
+    ///    queue.
     holders: AtomicU32,
     /// The index of the block in its chunk.
     block: u32,
-    /// In a model the cells are objects of the model, which take more room. They are leaked.
+    /// In a loom model the cells are objects of loom, which take more room. They are leaked.
     #[cfg(loom)]
     cells: ManuallyDrop<Box<[Cell<T>]>>,
 }
 
-/// The sign bit of a ledger's `limit`: a flag of the detour is set.
+/// The sign bit of a ledger's `limit`: set while a flag of the detour is set.
 pub(super) const BLOCKED: u64 = 1 << 63;
 
-/// The offset of the cells: they follow the line. (In a model an atomic takes more room.)
+/// The offset of the cells, which follow the header. (In a loom model an atomic takes more room.)
 const CELLS: usize = if cfg!(loom) { 1024 } else { 64 };
 
-/// What a poller must know of the queue pair of a work queue: 24 bits of number, and flags.
+/// The facts about the queue pair of a work queue that a poller needs: 24 bits of number, and flags.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Origin(u32);
 
@@ -61,17 +62,17 @@ impl Origin {
     const PREFIX: u32 = 1 << 30;
     const FLAGS: u32 = Self::DATAGRAMS | Self::PREFIX;
 
-    /// The origin of a work queue where each request ends by its own completion only.
+    /// The origin of a work queue where a completion ends only its own request.
     pub(crate) fn new(qpn: u32, datagrams: bool) -> Self {
         Self(qpn & !Self::FLAGS | if datagrams { Self::DATAGRAMS } else { 0 })
     }
 
-    /// The same, where the completion of a request ends those before it too if `so` is true.
-    pub(crate) fn retiring_prefixes(self, so: bool) -> Self {
-        Self(self.0 | if so { Self::PREFIX } else { 0 })
+    /// The same origin. If `retires` is true, a completion also ends the requests before its own.
+    pub(crate) fn retiring_prefixes(self, retires: bool) -> Self {
+        Self(self.0 | if retires { Self::PREFIX } else { 0 })
     }
 
-    /// Whether the completion of a request ends those before it too.
+    /// Whether a completion also ends the requests before its own.
     #[inline(always)]
     pub(crate) fn retires_prefixes(self) -> bool {
         self.0 & Self::PREFIX != 0
@@ -82,7 +83,7 @@ impl Origin {
         self.0 & !Self::FLAGS
     }
 
-    /// Whether its messages are datagrams, which have a header.
+    /// Whether the work queue carries datagrams, which have a header.
     #[inline(always)]
     pub(crate) fn datagrams(self) -> bool {
         self.0 & Self::DATAGRAMS != 0
@@ -93,7 +94,7 @@ impl Origin {
 pub(super) struct LedgerPtr<T>(
     /// # Invariants
     ///
-    /// 0. Points to the line of a ledger, with its cells behind. Whoever has this pointer keeps the ledger alive.
+    /// 0. Points to the header of a ledger, with its cells behind. Whoever has this pointer keeps the ledger alive.
     pub(super) NonNull<Ledger<T>>,
 );
 
@@ -104,10 +105,10 @@ impl<T> Clone for LedgerPtr<T> {
 }
 impl<T> Copy for LedgerPtr<T> {}
 
-// SAFETY: one end at a time touches a cell (ledger 0), and the counters hand it over with release and acquire. The room
-// that `own` gives is the poster's, which is `Send` and `Sync` only if what it keeps there is.
+// SAFETY: only one end at a time touches a cell (ledger 0), and the counters hand it over with release and acquire. The
+// user data in the header belongs to the poster, which is `Send` and `Sync` only if that data is.
 unsafe impl<T: Send> Send for LedgerPtr<T> {}
-// SAFETY: as for `Send`; shared access goes through the same counters.
+// SAFETY: the reasons for `Send` above hold here, too; shared access goes through the same counters.
 unsafe impl<T: Send> Sync for LedgerPtr<T> {}
 
 impl<T> Deref for LedgerPtr<T> {
@@ -115,7 +116,7 @@ impl<T> Deref for LedgerPtr<T> {
 
     #[inline(always)]
     fn deref(&self) -> &Ledger<T> {
-        // SAFETY: alive (0). The fields that are no atomics are written before there is a second holder.
+        // SAFETY: the ledger is alive (0). Its fields that are not atomics are written before there is a second holder.
         unsafe { self.0.as_ref() }
     }
 }
@@ -126,14 +127,14 @@ impl<T> Ledger<T> {
         self.mask + 1
     }
 
-    /// The id of the oldest value in flight; of the next one if none is.
+    /// The id of the oldest value in flight; the next id if none is in flight.
     #[inline(always)]
     pub(super) fn oldest(&self) -> u64 {
         self.retired.load(Ordering::Relaxed)
     }
 
-    /// The id after the newest value in flight, for the retirer. Loaded each time: a poster that takes a value back
-    /// lowers `posted`, and the retirer must see the value that comes there next.
+    /// The id after the newest value in flight, for the retirer. It is loaded each time: a poster that takes a value
+    /// back lowers `posted`, and the retirer must see the value that is posted next with that id.
     #[inline(always)]
     pub(super) fn end_of_posted(&self) -> u64 {
         self.posted.load(Ordering::Acquire)
@@ -153,26 +154,26 @@ impl<T> Ledger<T> {
 }
 
 impl<T> LedgerPtr<T> {
-    /// Whether both are the same ledger.
-    pub(super) fn is(self, other: Self) -> bool {
+    /// Whether both point to the same ledger.
+    pub(super) fn is_same_as(self, other: Self) -> bool {
         self.0 == other.0
     }
 
-    /// How many lines of memory a ledger with this many cells takes.
+    /// How many cache lines a ledger with this many cells takes.
     fn lines(cells: usize) -> usize {
         (CELLS + cells * size_of::<Cell<T>>()).div_ceil(size_of::<Line>())
     }
 
-    /// The room in the line for what the user of the poster keeps there.
+    /// The room in the header for the data of the poster's user.
     #[inline(always)]
-    pub(super) fn own<P>(self) -> *mut P {
+    pub(super) fn user_data<P>(self) -> *mut P {
         const { assert!(size_of::<Ledger<T>>().is_multiple_of(align_of::<P>())) };
         const { assert!(align_of::<P>() <= align_of::<Line>()) };
         const { assert!(size_of::<Ledger<T>>() + size_of::<P>() <= CELLS) };
         self.0.as_ptr().wrapping_add(1).cast()
     }
 
-    /// The cells from that of this id to the end of the ring: one at least.
+    /// The cells from the one of this id to the end of the ring; at least one.
     #[inline(always)]
     fn cells_from(&self, id: u64) -> &[Cell<T>] {
         let index = (id >> NAME_BITS) as u32 & self.mask;
@@ -180,7 +181,7 @@ impl<T> LedgerPtr<T> {
         return &self.cells[index as usize..];
         #[cfg(not(loom))]
         let first = self.0.as_ptr().wrapping_byte_add(CELLS).cast::<Cell<T>>();
-        // SAFETY: the ledger is alive, and has `mask + 1` cells behind its line (0, ledger 4).
+        // SAFETY: the ledger is alive, and has `mask + 1` cells behind its header (0, ledger 4).
         #[cfg(not(loom))]
         return unsafe { slice::from_raw_parts(first.wrapping_add(index as usize), (self.mask - index) as usize + 1) };
     }
@@ -188,36 +189,36 @@ impl<T> LedgerPtr<T> {
     /// The cell of an id.
     #[inline(always)]
     pub(super) fn cell(&self, id: u64) -> &Cell<T> {
-        // There is one, and the compiler sees that.
+        // Never panics: there is at least one cell. The compiler sees that, too.
         &self.cells_from(id)[0]
     }
 
-    /// The cells of the ids from `from` to before `to`, as far as they lie side by side.
+    /// The contiguous cells of the ids from `from` on, at most to before `to`.
     #[inline(always)]
     pub(super) fn cells_between(&self, from: u64, to: u64) -> &[Cell<T>] {
         let cells = self.cells_from(from);
         &cells[..cells.len().min(between(from, to) as usize)]
     }
 
-    /// The cells from that of this id to the end of the ring, for the poster, and their number.
+    /// The cells from the one of this id to the end of the ring, and their number. For the poster.
     #[inline(always)]
     pub(super) fn row(&self, id: u64) -> (CellRow<T>, u32) {
         let cells = self.cells_from(id);
         (CellRow { next: cells.as_ptr() }, cells.len() as u32)
     }
 
-    /// Moves a value out. `is_oldest`: no older value is in flight, so this one may be alone.
+    /// Moves a value out. If `is_oldest`, no older value is in flight, so this one may be the sole value.
     ///
     /// # Safety
     ///
-    /// The value is in the ledger and is the caller's (ledger 0): the caller retires, or is the poster and has lowered
-    /// `posted`. The value in the ledger is not used any more.
+    /// The value is in the ledger and belongs to the caller (ledger 0): the caller is the retirer, or is the poster and
+    /// has lowered `posted`. Nobody uses the ledger's copy of the value any more.
     #[inline(always)]
     pub(super) unsafe fn take(&self, id: u64, is_oldest: bool) -> T {
-        // SAFETY: that place is used by who owns the oldest value (ledger 3), who is the caller.
-        let alone = if is_oldest { self.alone.with_mut(|alone| unsafe { (*alone).take() }) } else { None };
-        // SAFETY: not alone, so its cell holds it (ledger 0), and the cell is the caller's.
-        alone.unwrap_or_else(|| unsafe { self.cell(id).take() })
+        // SAFETY: the place of the sole value belongs to the owner of the oldest value (ledger 3), which is the caller.
+        let sole = if is_oldest { self.sole.with_mut(|sole| unsafe { (*sole).take() }) } else { None };
+        // SAFETY: the value is not the sole value, so its cell holds it (ledger 0), and the cell belongs to the caller.
+        sole.unwrap_or_else(|| unsafe { self.cell(id).take() })
     }
 }
 
@@ -225,7 +226,7 @@ impl<T> LedgerPtr<T> {
 pub(super) struct LedgerRef<T>(
     /// # Invariants
     ///
-    /// 0. The ledger is alive, since its `holders` counts this one.
+    /// 0. The ledger is alive, since its `holders` counts this reference.
     pub(super) LedgerPtr<T>,
 );
 
@@ -241,20 +242,21 @@ impl<T> Drop for LedgerRef<T> {
     fn drop(&mut self) {
         const { assert!(!needs_drop::<Ledger<T>>()) };
         let at = self.0;
-        // Release by each holder and acquire by the last: what the others did with the ledger comes before its end.
+        // Each holder releases, and the last one acquires: whatever the others did with the ledger comes before its
+        // end.
         if at.holders.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
         #[cfg(loom)]
         at.cells_from(0).iter().for_each(Cell::end);
         let (block, lines) = (Block { at: at.0.cast(), index: at.block }, LedgerPtr::<T>::lines(at.mask as usize + 1));
-        // SAFETY: `new` has taken the block with this many lines. This was the last holder (ledger 5).
+        // SAFETY: `new` has taken the block with this many lines, and this was the last holder (ledger 5).
         unsafe { Blocks::give_back(block, lines) };
     }
 }
 
 impl<T> LedgerRef<T> {
-    /// A new ledger for `depth` values, whose first id is `first`.
+    /// A new ledger for `depth` values. The first id is `first`.
     pub(super) fn new(pool: &Arc<Blocks>, depth: u32, first: u64, origin: Origin) -> Self {
         const { assert!(align_of::<Ledger<T>>() <= align_of::<Line>() && align_of::<Cell<T>>() <= align_of::<Line>()) };
         const { assert!(size_of::<Ledger<T>>() <= CELLS && CELLS.is_multiple_of(align_of::<Line>())) };
@@ -265,7 +267,7 @@ impl<T> LedgerRef<T> {
             posted: AtomicU64::new(first),
             retired: AtomicU64::new(first),
             limit: AtomicU64::new(after(0, depth)),
-            alone: UnsafeCell::new(ManuallyDrop::new(None)),
+            sole: UnsafeCell::new(ManuallyDrop::new(None)),
             mask: cells - 1,
             origin,
             holders: AtomicU32::new(1),
@@ -273,17 +275,18 @@ impl<T> LedgerRef<T> {
             #[cfg(loom)]
             cells: ManuallyDrop::new((0..cells).map(|_| Cell::new()).collect()),
         };
-        // SAFETY: the block is new, and has room and alignment for it, as asserted above. (Any bytes are a cell.)
+        // SAFETY: the block is new, and has room and alignment for the header, as asserted above. (Any bytes are
+        // valid cells.)
         unsafe { at.0.write(ledger) };
         Self(at)
     }
 }
 
-/// Cells that lie side by side, for consecutive ids of the poster.
+/// A cursor over contiguous cells, for consecutive ids of the poster.
 pub(crate) struct CellRow<T> {
     /// # Invariants
     ///
-    /// 0. From `next` on are the cells that are left of the row. Whoever has this keeps the ledger alive.
+    /// 0. `next` is the first cell that is left. Whoever has this keeps the ledger alive.
     next: *const Cell<T>,
 }
 
@@ -292,14 +295,14 @@ impl<T> CellRow<T> {
     ///
     /// # Safety
     ///
-    /// There is one, it is empty, and it is the caller's (ledger 0).
+    /// A cell is left. It is empty, and belongs to the caller (ledger 0).
     #[inline(always)]
     pub(crate) unsafe fn write(&mut self, value: T) {
         let next = self.next;
         self.next = next.wrapping_add(1);
-        // SAFETY: a cell of the row (0, caller).
+        // SAFETY: `next` is a cell of the ledger (0, caller), which is alive.
         let cell = unsafe { &*next };
-        // SAFETY: the caller's, and empty.
+        // SAFETY: the cell is empty, and belongs to the caller (caller).
         unsafe { cell.put(value) };
     }
 }

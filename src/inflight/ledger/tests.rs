@@ -1,4 +1,4 @@
-//! What goes into a ledger comes out once, in order.
+//! Values that go into a ledger come out once, in order.
 #![allow(unsafe_code, reason = "keeps the promises that the methods ask for")]
 
 use super::*;
@@ -41,12 +41,12 @@ fn a_value_that_the_device_never_got_is_taken_back() {
         for value in 0..=kept {
             poster.try_push(value).unwrap();
         }
-        // SAFETY: there is no device.
+        // SAFETY: no device was given the request.
         assert_eq!(unsafe { poster.take_back() }, Some(kept));
         for value in 0..kept {
             assert_eq!(retirer.take(&Quiescent::without_device()), Some(value));
         }
-        // SAFETY: there is no device.
+        // SAFETY: no device was given a request.
         assert_eq!((retirer.take(&Quiescent::without_device()), unsafe { poster.take_back() }), (None, None));
     }
 }
@@ -65,9 +65,9 @@ fn a_value_alone_comes_out_once_whichever_way_it_is_taken() {
         },
         |retirer, id| {
             let mut prefix = retirer.lend().prefix_to(id)?;
-            // Left as it is the first time.
+            // The first `row_to` takes nothing out, so the second one lends the same row.
             let len = prefix.row_to(after(id, 1)).len();
-            // SAFETY: one is there.
+            // SAFETY: the row holds one value.
             let value = unsafe { prefix.row_to(after(id, 1))[0].take() };
             prefix.took(1);
             (len == 1).then_some(value)
@@ -87,24 +87,25 @@ fn a_value_alone_comes_out_once_whichever_way_it_is_taken() {
     }
 }
 
-/// Who writes ahead leaves nothing alone, and finds its ids where one that was alone was taken back.
+/// Values that are written before they are published are never the sole value. Their ids may be those of a sole value
+/// that was taken back.
 #[test]
 fn what_is_written_ahead_and_what_is_alone_have_their_own_places() {
     let (mut poster, mut retirer) = new(4, NAME);
-    for alone in [false, true, false, true, true] {
+    for sole in [false, true, false, true, true] {
         let first = poster.next_id();
         poster.try_push(9).unwrap();
-        // SAFETY: there is no device.
+        // SAFETY: no device was given the request.
         assert_eq!(unsafe { poster.take_back() }, Some(9));
-        if alone {
+        if sole {
             poster.try_push(0).unwrap();
         }
-        for value in u32::from(alone)..3 {
-            // SAFETY: there is room.
+        for value in u32::from(sole)..3 {
+            // SAFETY: there is room, and nothing is written at this id.
             unsafe { poster.write_at(after(first, value), value) };
         }
-        assert_eq!(retirer.has_any(), alone, "not yet published");
-        // SAFETY: written just before.
+        assert_eq!(retirer.has_any(), sole, "not yet published");
+        // SAFETY: all three values were written above.
         unsafe { poster.publish(after(first, 3)) };
         for value in 0..3 {
             assert_eq!(retirer.lend().take_if_oldest(after(first, value)), Some(value));
@@ -128,7 +129,7 @@ fn what_is_taken_in_a_row_is_accounted_for_when_its_taker_panics() {
         });
     });
     assert!(std::panic::catch_unwind(taking).is_err());
-    assert_eq!((taken, prefix.ahead(), poster.outstanding()), (vec![0, 1], 1, 2));
+    assert_eq!((taken, prefix.count_before_last(), poster.outstanding()), (vec![0, 1], 1, 2));
     assert_eq!(
         (
             retirer.take(&Quiescent::without_device()),
@@ -144,14 +145,14 @@ fn ids_come_round_without_confusion() {
     let first = NAME.wrapping_sub(100 * STEP);
     let (mut poster, mut retirer) = new(4, first);
     for round in 0..200 {
-        let (id, ahead) = (poster.next_id(), poster.id_ahead(1));
+        let (id, later) = (poster.next_id(), poster.id_after(1));
         poster.try_push(round).unwrap();
         poster.try_push(round).unwrap();
         assert_eq!(retirer.retire(poster.next_id()), None, "not posted yet");
-        let odd = if round % 2 == 0 { ahead } else { id };
+        let odd = if round % 2 == 0 { later } else { id };
         assert_eq!(retirer.retire(odd), Some((round, between(id, odd))));
-        assert_eq!(retirer.retire(ahead), Some((round, 0)));
-        assert_eq!((retirer.retire(id), retirer.retire(ahead)), (None, None), "retired already");
+        assert_eq!(retirer.retire(later), Some((round, 0)));
+        assert_eq!((retirer.retire(id), retirer.retire(later)), (None, None), "retired already");
     }
 }
 
@@ -205,7 +206,7 @@ fn a_detour_closes_the_short_way_until_all_of_it_is_cleared() {
     detour.set(4);
     for (cleared, left) in [(1, 6), (2, 4), (2, 4), (4, 0), (7, 0)] {
         poster.try_push(0).unwrap();
-        // It takes no room away.
+        // The detour takes no room away.
         assert_eq!(
             (poster.next().if_free(false).is_some(), poster.next().has_room(false), poster.next().has_room(true)),
             (false, true, false)
@@ -227,18 +228,18 @@ fn what_the_user_of_a_poster_keeps_is_dropped_with_it() {
     let kept = std::rc::Rc::new(());
     let (poster, retirer) = new::<u8>(5, NAME);
     let mut poster = poster.with((7_u64, std::rc::Rc::clone(&kept)));
-    poster.own_mut().0 += 1;
-    assert_eq!((poster.own().0, std::rc::Rc::strong_count(&kept)), (8, 2));
+    poster.user_data_mut().0 += 1;
+    assert_eq!((poster.user_data().0, std::rc::Rc::strong_count(&kept)), (8, 2));
     let detour = poster.detour_of();
     drop(poster);
     assert_eq!(std::rc::Rc::strong_count(&kept), 1);
-    // The ledger is there as long as anybody has it.
+    // The ledger lives until its last holder is dropped.
     detour.set(1);
     drop(detour);
     assert_eq!(retirer.oldest(), NAME);
 }
 
-/// Nobody knows whether the device is done with it.
+/// Nobody knows whether the device is done with such a value.
 #[test]
 fn what_is_left_in_a_ledger_is_not_dropped_with_it() {
     for left in 1..4 {
@@ -249,14 +250,14 @@ fn what_is_left_in_a_ledger_is_not_dropped_with_it() {
         }
         assert!(retirer.take(&Quiescent::without_device()).is_some());
         if left == 1 {
-            // One that is alone.
+            // The value that is left is a sole value.
             assert!(retirer.take(&Quiescent::without_device()).is_some());
             assert!(poster.try_push(std::rc::Rc::clone(&value)).is_ok());
         }
         drop((poster, retirer));
         assert_eq!(std::rc::Rc::strong_count(&value), 1 + left);
         for _ in 0..left {
-            // SAFETY: those that were left, which only this test knows to be nobody's.
+            // SAFETY: the ledger has leaked `left` references, and this test drops each of them once.
             unsafe { std::rc::Rc::decrement_strong_count(std::rc::Rc::as_ptr(&value)) };
         }
     }
@@ -281,7 +282,7 @@ fn no_detour_takes_from_the_depth() {
     );
 }
 
-/// What the poster reads without an atomic, three others look at; whoever goes last frees the ledger.
+/// Three ends of a ledger are dropped on three threads, in any order. The last of them frees the ledger.
 #[test]
 fn the_ends_of_a_ledger_go_in_any_order_on_their_threads() {
     const COUNT: u32 = 6;
@@ -322,7 +323,7 @@ fn the_ends_of_a_ledger_go_in_any_order_on_their_threads() {
     assert_eq!(std::sync::Arc::strong_count(&kept), 1);
 }
 
-/// Numbers that look random, the same each time.
+/// A generator of pseudo-random numbers: the same seed gives the same numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -332,7 +333,7 @@ impl Dice {
     }
 }
 
-/// Whatever the two ends do after whatever else, each value comes out once, in order; what is not in flight never does.
+/// Whatever the two ends do, in any order, each value comes out once, in the order of posting. Nothing else comes out.
 #[test]
 fn any_mix_of_what_the_two_ends_do_keeps_values_and_order() {
     use std::collections::VecDeque;
@@ -362,23 +363,23 @@ fn any_mix_of_what_the_two_ends_do_keeps_values_and_order() {
                 }
                 3 => {
                     let count = dice.roll(depth - len + 1);
-                    for ahead in 0..count {
+                    for at in 0..count {
                         let value = make();
                         in_flight.push_back(*value);
-                        // SAFETY: so many are free.
-                        unsafe { poster.write_at(after(end, ahead), value) };
+                        // SAFETY: at most as many values are written as there is room for, each at an id of its own.
+                        unsafe { poster.write_at(after(end, at), value) };
                     }
                     if dice.roll(3) == 0 {
                         in_flight.truncate(len as usize);
-                        // SAFETY: written just now.
-                        unsafe { poster.drop_ahead(after(end, count)) };
+                        // SAFETY: these values were written just above, and are not published.
+                        unsafe { poster.drop_unpublished(after(end, count)) };
                     } else {
-                        // SAFETY: written just before.
+                        // SAFETY: these values were written just above.
                         unsafe { poster.publish(after(end, count)) };
                     }
                 }
                 4 => {
-                    // SAFETY: there is no device.
+                    // SAFETY: no device was given the request.
                     let newest = unsafe { poster.take_back() };
                     assert_eq!(newest.map(|value| *value), in_flight.pop_back());
                 }
@@ -393,7 +394,7 @@ fn any_mix_of_what_the_two_ends_do_keeps_values_and_order() {
                     let newest = end.wrapping_sub(STEP);
                     let mut prefix = retirer.lend().prefix_to(newest).unwrap();
                     for (cell, wanted) in prefix.row_to(end).iter().zip(&in_flight) {
-                        // SAFETY: in flight; the copy is not used as one.
+                        // SAFETY: the value is in flight. The copy is only read, and never dropped.
                         assert_eq!(**ManuallyDrop::new(unsafe { cell.take() }), *wanted);
                     }
                 }
@@ -402,7 +403,7 @@ fn any_mix_of_what_the_two_ends_do_keeps_values_and_order() {
                     let row = prefix.row_to(end);
                     let count = row.len() as u32;
                     for cell in row {
-                        // SAFETY: in flight; what is in the cell is used no more.
+                        // SAFETY: the value is in flight, and the copy in the cell is not used any more.
                         let value = unsafe { cell.take() };
                         assert_eq!(Some(*value), in_flight.pop_front());
                     }
@@ -422,7 +423,7 @@ fn any_mix_of_what_the_two_ends_do_keeps_values_and_order() {
                         });
                     });
                     let panicked = std::panic::catch_unwind(taking).is_err();
-                    assert_eq!((panicked, prefix.ahead()), ((1..=count).contains(&stop), count - taken));
+                    assert_eq!((panicked, prefix.count_before_last()), ((1..=count).contains(&stop), count - taken));
                     assert_eq!(retirer.oldest(), after(oldest, taken));
                 }
                 _ => {}

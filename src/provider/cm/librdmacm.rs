@@ -3,19 +3,21 @@
 //! librdmacm has tables that all channels and identifiers of the process share, with a lock around insertion and none
 //! around removal. It also touches an identifier after the last acknowledgement has let the destroy of that identifier
 //! go on. So one lock of ours ([`LIBRARY`]) is held while an identifier is made or destroyed, while an event is taken,
-//! and while members are read that taking an event writes.
+//! while members are read that taking an event writes, and in calls that write these members themselves.
 //!
-//! Nothing may wait for long under that lock. One call would: on iWARP, the destroy of an identifier whose connect the
-//! peer has not answered waits for that answer, up to ten seconds. Such an identifier [departs](Channel::departing)
-//! instead: its channel destroys it when the answer has come.
+//! Nothing may wait for long under that lock. One call would: on iWARP, the destroy of an identifier whose connect or
+//! accept the peer has not answered waits for that answer, ten seconds or for as long as the peer likes. Such an
+//! identifier [departs](Departing) instead: whoever takes its next event destroys it. When the program has
+//! dropped the channel, that is a [thread](reap) of this library, which ends with the last such identifier.
 #![allow(unsafe_code, reason = "calls librdmacm")]
 
 use super::{
-    BoundDevice, IdOption, MAX_PRIVATE_DATA, NewId, Parameters, PortSpace, RawChannel, RawEvent, RawEventKind, RawId,
-    Said,
+    BoundDevice, IdOption, MAX_PRIVATE_DATA, NewId, OpenFailure, Parameters, PortSpace, RawChannel, RawEvent,
+    RawEventKind, RawId, Said,
 };
+use crate::provider::Listed;
 use crate::provider::handles::ObjectPtr;
-use crate::provider::rdma_core::unblock;
+use crate::provider::rdma_core::{self, unblock};
 use crate::sync::lock;
 use crate::sys::rdmacm::{self as sys, rdma_cm_event, rdma_cm_id, rdma_event_channel, rdma_port_space};
 use crate::sys::{
@@ -26,14 +28,14 @@ use libc::{sockaddr_in, sockaddr_in6, sockaddr_storage};
 use std::ffi::{CStr, c_void};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use std::{fmt, io, mem, ptr, ptr::NonNull, slice};
+use std::{fmt, fs, io, mem, ptr, ptr::NonNull, slice, thread};
 
-/// See the head of this file.
+/// Serialises calls of librdmacm; the documentation of this module says which.
 static LIBRARY: Mutex<()> = Mutex::new(());
 
-/// The result of a call that answers 0, or -1 and sets `errno`.
+/// The result of a call that returns 0, or that returns -1 and sets `errno`.
 fn checked(call: &'static str, result: i32) -> Result<(), VerbError> {
     if result == 0 { Ok(()) } else { Err(last_error(call)) }
 }
@@ -45,32 +47,111 @@ fn last_error(call: &'static str) -> VerbError {
 
 /// A timeout in milliseconds, rounded up. librdmacm takes an `int`.
 fn millis(timeout: Duration) -> i32 {
-    i32::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(i32::MAX)
+    i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
 }
 
-/// An owned event channel. Dropping it destroys it; each identifier keeps it alive.
-struct Channel {
+/// The first release of rdma-core whose librdmacm does not follow a null pointer when an address resolves to a device
+/// that has no node GUID.
+const TAKES_NO_GUID: u32 = 56;
+
+/// The release of rdma-core that this process uses, by the name of the file that is mapped: librdmacm has no call that
+/// tells it. If that name does not say it, the release that the program was built with.
+fn release() -> u32 {
+    static RELEASE: OnceLock<u32> = OnceLock::new();
+    *RELEASE.get_or_init(|| {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let mapped = maps.lines().find_map(|line| line.rsplit_once("/librdmacm.so."));
+        let built = env!("LIBRDMACM_VERSION");
+        mapped.and_then(|(_, version)| release_of(version)).or_else(|| release_of(built)).unwrap_or(0)
+    })
+}
+
+/// The release in a version such as `1.3.44.0`.
+fn release_of(version: &str) -> Option<u32> {
+    version.split('.').nth(2)?.trim().parse().ok()
+}
+
+/// Refuses devices that would end the process.
+fn check_devices(release: u32, devices: impl FnOnce() -> Vec<Listed>) -> Result<(), OpenFailure> {
+    if release >= TAKES_NO_GUID {
+        return Ok(());
+    }
+    let found = devices().into_iter().find(|device| device.guid_be == 0);
+    found.map_or(Ok(()), |Listed { name, .. }| Err(OpenFailure::NoNodeGuid { device: name, release }))
+}
+
+/// An owned event channel. Dropping it destroys it.
+struct Handle {
     /// # Invariants
     ///
     /// 0. Came from `rdma_create_event_channel`, and is alive until this is dropped.
     raw: ObjectPtr<rdma_event_channel>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: alive (0). No identifier is left, since each keeps its channel.
+        unsafe { sys::rdma_destroy_event_channel(self.raw.0.as_ptr()) };
+    }
+}
+
+impl Handle {
+    /// Takes an event, if there is one, lets `read` see it, and acknowledges it. Then destroys its identifier, if that
+    /// is a departing one.
+    fn take<R>(
+        &self,
+        departing: &Mutex<Vec<Departing>>,
+        read: impl FnOnce(&rdma_cm_event) -> R,
+    ) -> Result<Option<R>, VerbError> {
+        let mut taken = ptr::null_mut();
+        let library = lock(&LIBRARY);
+        // SAFETY: the channel is alive (0), and the pointer may be written.
+        if unsafe { sys::rdma_get_cm_event(self.raw.0.as_ptr(), &mut taken) } != 0 {
+            let error = last_error("rdma_get_cm_event");
+            return if matches!(error.errno(), libc::EAGAIN | libc::EINTR) { Ok(None) } else { Err(error) };
+        }
+        // SAFETY: an event that was taken and not acknowledged is there, as are the identifiers that it names.
+        let event = unsafe { *taken };
+        let seen = read(&event);
+        // SAFETY: taken just now, and not used afterwards.
+        let acknowledged = checked("rdma_ack_cm_event", unsafe { sys::rdma_ack_cm_event(taken) });
+        let mut departing = lock(departing);
+        if let Some(at) = departing.iter().position(|Departing(id)| id.0.as_ptr() == event.id) {
+            // SAFETY: alive, and of this list alone, which it has just left (1 of `Departing`); the lock is held.
+            unsafe { destroy(departing.swap_remove(at).0) };
+        }
+        drop(departing);
+        // Before what was seen may be dropped: a new identifier in it takes the lock for its end.
+        drop(library);
+        acknowledged.map(|()| Some(seen))
+    }
+}
+
+/// An identifier that nobody has any more, until its next event.
+///
+/// # Invariants
+///
+/// 1. Alive, and owned by this.
+struct Departing(ObjectPtr<rdma_cm_id>);
+
+/// An event channel of the program. Each identifier keeps it alive.
+struct Channel {
+    handle: Arc<Handle>,
     fd: RawFd,
-    /// Identifiers that nobody has any more, until their next event.
-    ///
-    /// # Invariants
-    ///
-    /// 1. Alive, and owned by this list.
-    departing: Mutex<Vec<ObjectPtr<rdma_cm_id>>>,
+    departing: Mutex<Vec<Departing>>,
 }
 
 /// `rdma_create_event_channel`, with a descriptor that does not block.
-pub(super) fn open() -> Result<Arc<dyn RawChannel>, VerbError> {
+pub(super) fn open() -> Result<Arc<dyn RawChannel>, OpenFailure> {
+    check_devices(release(), || rdma_core::devices().unwrap_or_default())?;
+    look_after_orphans();
     let verb = "rdma_create_event_channel";
-    // SAFETY: takes no arguments.
+    // SAFETY: the function takes no arguments.
     let raw = NonNull::new(unsafe { sys::rdma_create_event_channel() }).ok_or_else(|| last_error(verb))?;
-    // SAFETY: made just now; nobody writes the member afterwards.
+    // SAFETY: the channel was created just now, and nobody writes this member afterwards.
     let fd = unsafe { raw.as_ref() }.fd;
-    let channel = Channel { raw: ObjectPtr(raw), fd, departing: Mutex::default() };
+    let handle = Arc::new(Handle { raw: ObjectPtr(raw) });
+    let channel = Channel { handle, fd, departing: Mutex::default() };
     unblock(fd, "ioctl on the events of rdma_cm")?;
     Ok(Arc::new(channel))
 }
@@ -83,13 +164,65 @@ impl fmt::Debug for Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        for id in lock(&self.departing).drain(..) {
-            let _library = lock(&LIBRARY);
-            // SAFETY: alive, and of this list alone (1).
-            unsafe { destroy(id) };
+        let departing = mem::take(&mut *lock(&self.departing));
+        if !departing.is_empty() {
+            let handle = Arc::clone(&self.handle);
+            lock(&ORPHANS).channels.push(Orphan { handle, departing: Mutex::new(departing) });
+            look_after_orphans();
         }
-        // SAFETY: alive (0). No identifier is left, since each keeps its channel.
-        unsafe { sys::rdma_destroy_event_channel(self.raw.0.as_ptr()) };
+    }
+}
+
+/// A channel that the program has dropped, with what departs.
+struct Orphan {
+    handle: Arc<Handle>,
+    departing: Mutex<Vec<Departing>>,
+}
+
+impl Orphan {
+    /// Destroys the identifiers that have had an event. Returns whether none is left.
+    fn settle(&self) -> bool {
+        while let Ok(Some(())) = self.handle.take(&self.departing, |_| ()) {}
+        lock(&self.departing).is_empty()
+    }
+}
+
+/// Channels that the program has dropped, with identifiers whose destroy would still wait. Locked before [`LIBRARY`].
+static ORPHANS: Mutex<Orphans> = Mutex::new(Orphans { channels: Vec::new(), are_looked_after: false });
+
+struct Orphans {
+    channels: Vec<Orphan>,
+    /// The thread is there.
+    are_looked_after: bool,
+}
+
+/// Starts the thread that looks after orphans, if there are any and it is not there. If the system has no thread left,
+/// the next channel that is opened or dropped tries again.
+fn look_after_orphans() {
+    let mut orphans = lock(&ORPHANS);
+    if !orphans.channels.is_empty() && !orphans.are_looked_after {
+        let name = "interlock-cm".to_owned();
+        orphans.are_looked_after = thread::Builder::new().name(name).spawn(reap).is_ok();
+    }
+}
+
+/// How long the thread sleeps between two looks: at first, and at most.
+const NAPS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+
+/// Destroys what has been answered, until nothing is left.
+fn reap() {
+    let [shortest, longest] = NAPS;
+    let mut nap = shortest;
+    loop {
+        thread::sleep(nap);
+        let mut orphans = lock(&ORPHANS);
+        let before = orphans.channels.len();
+        orphans.channels.retain(|orphan| !orphan.settle());
+        if orphans.channels.is_empty() {
+            orphans.are_looked_after = false;
+            return;
+        }
+        nap = if orphans.channels.len() < before { shortest } else { longest.min(2 * nap) };
     }
 }
 
@@ -97,16 +230,17 @@ impl Drop for Channel {
 ///
 /// # Safety
 ///
-/// Alive, and not used any more.
+/// The identifier is alive, and is not used after this call.
 unsafe fn destroy(id: ObjectPtr<rdma_cm_id>) {
-    // SAFETY: the caller's promise. Every event of it that was taken is acknowledged: both happens under the lock.
+    // SAFETY: the identifier is alive and not used any more (caller). Each event of it that was taken is acknowledged,
+    // because both happen under one hold of the lock.
     let result = unsafe { sys::rdma_destroy_id(id.0.as_ptr()) };
     if let Err(error) = checked("rdma_destroy_id", result) {
         note_leak("an identifier of rdma_cm", error);
     }
 }
 
-/// A bit of an identifier's context, besides its key: the peer has answered its connect.
+/// A bit in the context of an identifier, next to its key: the peer has answered the connect.
 const ANSWERED: u64 = 1 << 63;
 
 impl RawChannel for Channel {
@@ -121,8 +255,9 @@ impl RawChannel for Channel {
         };
         let mut raw = ptr::null_mut();
         let _library = lock(&LIBRARY);
-        // SAFETY: the channel is alive (0), and the pointer may be written. The key is a number, never a pointer.
-        let result = unsafe { sys::rdma_create_id(self.raw.0.as_ptr(), &mut raw, of_key(key), space) };
+        // SAFETY: the channel is alive (0 of `Handle`), and the pointer may be written. The key is a number, never a
+        // pointer.
+        let result = unsafe { sys::rdma_create_id(self.handle.raw.0.as_ptr(), &mut raw, of_key(key), space) };
         checked("rdma_create_id", result)?;
         match NonNull::new(raw) {
             Some(raw) => Ok(Box::new(Id::new(raw, self))),
@@ -131,23 +266,8 @@ impl RawChannel for Channel {
     }
 
     fn take_event(self: Arc<Self>, fresh_key: u64) -> Result<Option<RawEvent>, VerbError> {
-        let mut taken = ptr::null_mut();
-        let library = lock(&LIBRARY);
-        // SAFETY: the channel is alive (0), and the pointer may be written.
-        if unsafe { sys::rdma_get_cm_event(self.raw.0.as_ptr(), &mut taken) } != 0 {
-            let error = last_error("rdma_get_cm_event");
-            return if matches!(error.errno(), libc::EAGAIN | libc::EINTR) { Ok(None) } else { Err(error) };
-        }
-        // SAFETY: an event that was taken and not acknowledged is there, as are the identifiers that it names.
-        let event = unsafe { *taken };
-        let copy = Arc::clone(&self).copy(&event, fresh_key);
-        // SAFETY: taken just now, and not used afterwards.
-        let acknowledged = unsafe { sys::rdma_ack_cm_event(taken) };
-        self.end_departed(event.id);
-        let acknowledged = checked("rdma_ack_cm_event", acknowledged);
-        // Before the copy may be dropped: a new identifier in it takes the lock for its end.
-        drop(library);
-        acknowledged.map(|()| Some(copy))
+        let channel = Arc::clone(&self);
+        self.handle.take(&self.departing, |event| channel.copy(event, fresh_key))
     }
 
     fn next_timer(&self) -> Option<Duration> {
@@ -156,29 +276,21 @@ impl RawChannel for Channel {
 }
 
 impl Channel {
-    /// Destroys the identifier if it departs: it had an event just now. The caller holds the lock of the library.
-    fn end_departed(&self, id: *mut rdma_cm_id) {
-        let mut departing = lock(&self.departing);
-        if let Some(at) = departing.iter().position(|departed| departed.0.as_ptr() == id) {
-            // SAFETY: alive, and of this list alone (1), which it has just left.
-            unsafe { destroy(departing.swap_remove(at)) };
-        }
-    }
-
     /// A copy of an event that is not acknowledged yet.
     fn copy(self: Arc<Self>, event: &rdma_cm_event, fresh_key: u64) -> RawEvent {
         let kind = RawEventKind(event.event.0);
         let is_request = kind == RawEventKind::CONNECT_REQUEST;
         let named = if is_request { event.listen_id } else { event.id };
-        // SAFETY: an identifier that an unacknowledged event names is there; the lock is held.
+        // SAFETY: the event is not acknowledged, so the identifier that it names is alive; the lock is held.
         let rdma_cm_id { context, ps: space, .. } = unsafe { *named };
         let key = context.addr() as u64 & !ANSWERED;
         if kind.0 >= RawEventKind::CONNECT_RESPONSE.0 && !is_request {
-            // SAFETY: there, as above; the lock is held.
+            // SAFETY: the identifier is alive, as above; the lock is held.
             unsafe { (*named).context = of_key(key | ANSWERED) };
         }
         let said = if space == rdma_port_space::RDMA_PS_UDP {
-            // SAFETY: the member of events of datagrams; librdmacm zeroes an event before it fills it.
+            // SAFETY: events of a datagram identifier have this member of the union, and librdmacm zeroes an event
+            // before it fills it.
             let said = unsafe { event.param.ud };
             Said {
                 private_data: copied(said.private_data, said.private_data_len),
@@ -188,7 +300,8 @@ impl Channel {
                 ..Said::default()
             }
         } else {
-            // SAFETY: the member of events of connections; librdmacm zeroes an event before it fills it.
+            // SAFETY: events of a connection identifier have this member of the union, and librdmacm zeroes an event
+            // before it fills it.
             let said = unsafe { event.param.conn };
             Said {
                 private_data: copied(said.private_data, said.private_data_len),
@@ -200,7 +313,7 @@ impl Channel {
             }
         };
         let request = NonNull::new(event.id).filter(|_| is_request).map(|raw| {
-            // SAFETY: made for this event, so nobody else uses it.
+            // SAFETY: librdmacm created this identifier for the event, so nobody else uses it.
             unsafe { (*raw.as_ptr()).context = of_key(fresh_key) };
             NewId { raw: Box::new(Id::new(raw, self)), key: fresh_key }
         });
@@ -208,13 +321,14 @@ impl Channel {
     }
 }
 
-/// The private data of an event.
+/// Copies the private data of an event.
 fn copied(data: *const c_void, len: u8) -> Vec<u8> {
     const { assert!(MAX_PRIVATE_DATA > u8::MAX as usize) };
     if data.is_null() || len == 0 {
         return Vec::new();
     }
-    // SAFETY: points into the event, whose room for private data has 256 bytes; the event is not acknowledged yet.
+    // SAFETY: `data` points into the event, which has 256 bytes for private data, and the event is not acknowledged
+    // yet.
     unsafe { slice::from_raw_parts(data.cast(), len.into()) }.to_vec()
 }
 
@@ -230,8 +344,8 @@ struct Id {
     /// 0. Came from librdmacm, and is alive until this is dropped. It never has a queue pair of librdmacm's own.
     raw: ObjectPtr<rdma_cm_id>,
     channel: Arc<Channel>,
-    /// It has asked a peer on iWARP for a connection.
-    asks_by_iwarp: bool,
+    /// On iWARP, it has asked a peer for a connection or has accepted one: until the peer's answer, its destroy waits.
+    waits_by_iwarp: bool,
     /// The groups that it is a member of. librdmacm does not free what it has of a group that was not left.
     groups: Vec<SocketAddr>,
 }
@@ -245,40 +359,39 @@ impl fmt::Debug for Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
+        let is_early = self.ends_with_event();
         let _library = lock(&LIBRARY);
-        // SAFETY: alive (0); the lock is held.
-        let context = unsafe { (*self.raw.0.as_ptr()).context };
-        if self.asks_by_iwarp && context.addr() as u64 & ANSWERED == 0 {
-            lock(&self.channel.departing).push(self.raw);
+        if is_early {
+            lock(&self.channel.departing).push(Departing(self.raw));
             return;
         }
         for group in mem::take(&mut self.groups) {
-            // An identifier whose device has gone has left all groups.
+            // If `leave` fails, the device was removed, and the identifier has left all groups.
             let _ = self.leave(group);
         }
-        // SAFETY: alive, and nobody else destroys it (0).
+        // SAFETY: the identifier is alive, and nobody else destroys it (0).
         unsafe { destroy(self.raw) };
     }
 }
 
 impl Id {
     fn new(raw: NonNull<rdma_cm_id>, channel: Arc<Channel>) -> Self {
-        Self { raw: ObjectPtr(raw), channel, asks_by_iwarp: false, groups: Vec::new() }
+        Self { raw: ObjectPtr(raw), channel, waits_by_iwarp: false, groups: Vec::new() }
     }
 
     fn as_ptr(&self) -> *mut rdma_cm_id {
         self.raw.0.as_ptr()
     }
 
-    /// A copy of the identifier's members.
+    /// Copies the members of the identifier.
     fn members(&self) -> rdma_cm_id {
         let _library = lock(&LIBRARY);
-        // SAFETY: alive (0). librdmacm writes the members when an event is taken, which happens under the lock, and in
-        // calls that take `&mut self`.
+        // SAFETY: the identifier is alive (0). librdmacm writes its members only while an event is taken, which happens
+        // under the lock, and in calls that take `&mut self`.
         unsafe { *self.as_ptr() }
     }
 
-    /// Checks that the identifier is bound to a device. Several functions of librdmacm use that device without asking.
+    /// Checks that the identifier is bound to a device. Several functions of librdmacm use the device without a check.
     fn is_bound(&self, call: &'static str) -> Result<(), VerbError> {
         if self.members().verbs.is_null() { Err(VerbError::new(call, libc::EINVAL)) } else { Ok(()) }
     }
@@ -286,13 +399,13 @@ impl Id {
     /// `rdma_leave_multicast`. The caller holds the lock of the library.
     fn leave(&self, group: SocketAddr) -> Result<(), VerbError> {
         let mut group = Address::new(group);
-        // SAFETY: alive (0); the address is as long as its family says.
+        // SAFETY: the identifier is alive (0); the address is as long as its family says.
         let result = unsafe { sys::rdma_leave_multicast(self.as_ptr(), group.as_ptr()) };
         checked("rdma_leave_multicast", result)
     }
 
     fn option<T>(&self, option: i32, mut value: T) -> Result<(), VerbError> {
-        // SAFETY: alive (0); the value may be read, and is as long as said.
+        // SAFETY: the identifier is alive (0); the pointer and the length are those of `value`.
         let result =
             unsafe { sys::rdma_set_option(self.as_ptr(), 0, option, (&raw mut value).cast(), mem::size_of::<T>()) };
         checked("rdma_set_option", result)
@@ -302,6 +415,8 @@ impl Id {
 impl RawId for Id {
     fn bind(&mut self, address: SocketAddr) -> Result<(), VerbError> {
         let mut address = Address::new(address);
+        // It writes members that taking an event writes too.
+        let _library = lock(&LIBRARY);
         // SAFETY: alive (0); the address is as long as its family says.
         checked("rdma_bind_addr", unsafe { sys::rdma_bind_addr(self.as_ptr(), address.as_ptr()) })
     }
@@ -310,6 +425,8 @@ impl RawId for Id {
         let mut source = source.map(Address::new);
         let source = source.as_mut().map_or(ptr::null_mut(), Address::as_ptr);
         let mut to = Address::new(to);
+        // It writes members after it has asked the kernel, whose answer another thread may take at the same time.
+        let _library = lock(&LIBRARY);
         // SAFETY: alive (0); both addresses are as long as their families say, and a null source means any.
         let result = unsafe { sys::rdma_resolve_addr(self.as_ptr(), source, to.as_ptr(), millis(timeout)) };
         checked("rdma_resolve_addr", result)
@@ -317,12 +434,14 @@ impl RawId for Id {
 
     fn resolve_route(&mut self, timeout: Duration) -> Result<(), VerbError> {
         self.is_bound("rdma_resolve_route")?;
-        // SAFETY: alive (0), and bound to a device.
+        // SAFETY: the identifier is alive (0), and bound to a device.
         checked("rdma_resolve_route", unsafe { sys::rdma_resolve_route(self.as_ptr(), millis(timeout)) })
     }
 
     fn listen(&mut self, backlog: u32) -> Result<(), VerbError> {
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+        // It reads the address again, into members that taking an event writes too.
+        let _library = lock(&LIBRARY);
         // SAFETY: alive (0).
         checked("rdma_listen", unsafe { sys::rdma_listen(self.as_ptr(), backlog) })
     }
@@ -330,9 +449,10 @@ impl RawId for Id {
     fn connect(&mut self, parameters: &Parameters<'_>) -> Result<(), VerbError> {
         self.is_bound("rdma_connect")?;
         let mut raw = parameters.to_sys("rdma_connect")?;
-        // SAFETY: alive (0), and bound to a device; the parameters and their data live until the call returns.
+        // SAFETY: the identifier is alive (0), and bound to a device; the parameters and their data live until the call
+        // returns.
         checked("rdma_connect", unsafe { sys::rdma_connect(self.as_ptr(), &mut raw) })?;
-        self.asks_by_iwarp = self.device().is_some_and(|device| device.is_iwarp);
+        self.waits_by_iwarp = self.device().is_some_and(|device| device.is_iwarp);
         Ok(())
     }
 
@@ -340,35 +460,37 @@ impl RawId for Id {
         self.is_bound("rdma_accept")?;
         let mut raw = parameters.to_sys("rdma_accept")?;
         // SAFETY: alive (0), and bound to a device; the parameters and their data live until the call returns.
-        checked("rdma_accept", unsafe { sys::rdma_accept(self.as_ptr(), &mut raw) })
+        checked("rdma_accept", unsafe { sys::rdma_accept(self.as_ptr(), &mut raw) })?;
+        self.waits_by_iwarp = self.device().is_some_and(|device| device.is_iwarp);
+        Ok(())
     }
 
     fn reject(&mut self, private_data: &[u8]) -> Result<(), VerbError> {
         let len = length(private_data, "rdma_reject")?;
-        // SAFETY: alive (0); the data are as long as said.
+        // SAFETY: the identifier is alive (0); `len` is the length of the data.
         checked("rdma_reject", unsafe { sys::rdma_reject(self.as_ptr(), private_data.as_ptr().cast(), len) })
     }
 
     fn establish(&mut self) -> Result<(), VerbError> {
-        // SAFETY: alive (0).
+        // SAFETY: the identifier is alive (0).
         checked("rdma_establish", unsafe { sys::rdma_establish(self.as_ptr()) })
     }
 
     fn notify_established(&mut self) -> Result<(), VerbError> {
-        // SAFETY: alive (0).
+        // SAFETY: the identifier is alive (0).
         let result = unsafe { sys::rdma_notify(self.as_ptr(), ibv_event_type::IBV_EVENT_COMM_EST) };
         checked("rdma_notify", result)
     }
 
     fn disconnect(&mut self) -> Result<(), VerbError> {
-        // SAFETY: alive (0).
+        // SAFETY: the identifier is alive (0).
         checked("rdma_disconnect", unsafe { sys::rdma_disconnect(self.as_ptr()) })
     }
 
     fn pair_attributes(&self, to: ibv_qp_state) -> Result<(ibv_qp_attr, ibv_qp_attr_mask), VerbError> {
         let mut attributes = ibv_qp_attr { qp_state: to, ..Default::default() };
         let mut mask = 0;
-        // SAFETY: alive (0); both may be written.
+        // SAFETY: the identifier is alive (0); both may be written.
         let result = unsafe { sys::rdma_init_qp_attr(self.as_ptr(), &mut attributes, &mut mask) };
         checked("rdma_init_qp_attr", result)?;
         Ok((attributes, ibv_qp_attr_mask(mask.cast_unsigned())))
@@ -385,7 +507,7 @@ impl RawId for Id {
     fn join_multicast(&mut self, group: SocketAddr) -> Result<(), VerbError> {
         self.is_bound("rdma_join_multicast")?;
         let mut address = Address::new(group);
-        // SAFETY: alive (0), and bound to a device; the address is as long as its family says.
+        // SAFETY: the identifier is alive (0), and bound to a device; the address is as long as its family says.
         let result = unsafe { sys::rdma_join_multicast(self.as_ptr(), address.as_ptr(), ptr::null_mut()) };
         checked("rdma_join_multicast", result)?;
         self.groups.push(group);
@@ -393,20 +515,24 @@ impl RawId for Id {
     }
 
     fn leave_multicast(&mut self, group: SocketAddr) -> Result<(), VerbError> {
-        // It would wait for an event that another thread has taken and not acknowledged; none has, under the lock.
+        // `rdma_leave_multicast` waits for events that are taken and not acknowledged. Under the lock there are none.
         let _library = lock(&LIBRARY);
         self.groups.retain(|joined| *joined != group);
         self.leave(group)
     }
 
     fn local_address(&self) -> Option<SocketAddr> {
-        // SAFETY: each member of the union is an address, of which any bytes are a value.
+        // SAFETY: each member of the union is an address, and any bytes are a valid value of it.
         read(&unsafe { self.members().route.addr.__bindgen_anon_1.src_storage })
     }
 
     fn peer_address(&self) -> Option<SocketAddr> {
-        // SAFETY: each member of the union is an address, of which any bytes are a value.
+        // SAFETY: each member of the union is an address, and any bytes are a valid value of it.
         read(&unsafe { self.members().route.addr.__bindgen_anon_2.dst_storage })
+    }
+
+    fn ends_with_event(&self) -> bool {
+        self.waits_by_iwarp && self.members().context.addr() as u64 & ANSWERED == 0
     }
 
     fn device(&self) -> Option<BoundDevice> {
@@ -414,11 +540,11 @@ impl RawId for Id {
         let verbs = NonNull::new(members.verbs)?;
         // SAFETY: librdmacm keeps the context of an identifier open; nobody writes the member.
         let device = unsafe { verbs.as_ref() }.device;
-        // SAFETY: the device of an open context; nobody writes the member.
+        // SAFETY: the context is open, so its device is alive; nobody writes the member.
         let transport = unsafe { (*device).transport_type };
-        // SAFETY: the device of an open context.
+        // SAFETY: the context is open, so its device is alive.
         let name = unsafe { ibv_get_device_name(device) };
-        // SAFETY: a C string that lives as long as the device.
+        // SAFETY: the name is a C string that lives as long as the device.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
         let is_iwarp = transport == ibv_transport_type::IBV_TRANSPORT_IWARP;
         Some(BoundDevice { name, port: members.port_num, fabric: 0, is_iwarp })
@@ -431,7 +557,7 @@ fn length(private_data: &[u8], call: &'static str) -> Result<u8, VerbError> {
 }
 
 impl Parameters<'_> {
-    /// The C struct. It points into `self`.
+    /// The C struct, which points to the private data of `self`.
     fn to_sys(self, call: &'static str) -> Result<sys::rdma_conn_param, VerbError> {
         Ok(sys::rdma_conn_param {
             private_data: self.private_data.as_ptr().cast(),
@@ -447,7 +573,7 @@ impl Parameters<'_> {
     }
 }
 
-/// An address as C has it.
+/// A C socket address.
 enum Address {
     V4(sockaddr_in),
     V6(sockaddr_in6),
@@ -480,22 +606,48 @@ impl Address {
     }
 }
 
-/// The address that C wrote; `None` for none, or for one that is not of IP.
+/// Reads an address that C wrote; `None` if it is empty or not an IP address.
 fn read(storage: &sockaddr_storage) -> Option<SocketAddr> {
     match i32::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the storage is aligned and long enough for each kind of address; the family says which it has.
+            // SAFETY: the storage is aligned and long enough for each kind of address, and the family says which kind
+            // it holds.
             let address = unsafe { &*ptr::from_ref(storage).cast::<sockaddr_in>() };
             let ip = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
             Some(SocketAddrV4::new(ip, u16::from_be(address.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: the storage is aligned and long enough for each kind of address; the family says which it has.
+            // SAFETY: the storage is aligned and long enough for each kind of address, and the family says which kind
+            // it holds.
             let address = unsafe { &*ptr::from_ref(storage).cast::<sockaddr_in6>() };
             let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
             let port = u16::from_be(address.sin6_port);
             Some(SocketAddrV6::new(ip, port, address.sin6_flowinfo, address.sin6_scope_id).into())
         }
         _ => None,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_library_is_refused_where_a_device_has_no_guid() {
+        assert_eq!(["1.3.44.0", "1.3.56.1\n", "1", "x.y.z"].map(release_of), [Some(44), Some(56), None, None]);
+        assert!(release() >= 44, "{}", release());
+        let device = |name: &str, guid_be| Listed { name: name.into(), guid_be };
+        let devices = || vec![device("a", 7), device("b", 0)];
+        let refused = check_devices(55, devices).unwrap_err();
+        assert!(matches!(refused, OpenFailure::NoNodeGuid { device, release: 55 } if device == "b"));
+        check_devices(56, devices).unwrap();
+        check_devices(44, || vec![device("a", 7)]).unwrap();
+    }
+
+    #[test]
+    fn a_short_timeout_is_not_rounded_to_none() {
+        let nanos = [0, 1, 999, 1_000_000, 1_000_001];
+        assert_eq!(nanos.map(|nanos| millis(Duration::from_nanos(nanos))), [0, 1, 1, 1, 2]);
+        assert_eq!(millis(Duration::MAX), i32::MAX);
     }
 }

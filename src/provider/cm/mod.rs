@@ -1,11 +1,10 @@
-//! rdma_cm: channels and identifiers with calls that are safe from any state, of librdmacm or of a fabric of soft
-//! devices.
+//! rdma_cm: channels and identifiers, of librdmacm or of a fabric of soft devices. Their calls are safe in any state.
 //!
-//! A call from a wrong state answers an error here, also where the C function would end the process. Which state allows
-//! which call is the business of the types in [`cm`](crate::cm).
+//! A call in a wrong state returns an error here, even if the C function would end the process. The types in
+//! [`cm`](crate::cm) know which state allows which call.
 //!
-//! No event is ever held: [`RawChannel::take_event`] copies what an event says and acknowledges it in the same call.
-//! So destroying an identifier never waits for an acknowledgement, as `rdma_destroy_id(3)` does.
+//! Nobody holds an event: [`RawChannel::take_event`] copies and acknowledges an event in one call. So destroying an
+//! identifier never waits for an acknowledgement, as `rdma_destroy_id(3)` can.
 
 #[cfg(librdmacm)]
 mod librdmacm;
@@ -23,11 +22,27 @@ use std::time::Duration;
 pub(crate) const MAX_PRIVATE_DATA: usize = 256;
 
 /// Opens a channel of librdmacm.
-pub(crate) fn open() -> Result<Arc<dyn RawChannel>, VerbError> {
+pub(crate) fn open() -> Result<Arc<dyn RawChannel>, OpenFailure> {
     #[cfg(librdmacm)]
     return librdmacm::open();
     #[cfg(not(librdmacm))]
-    Err(VerbError::unsupported("rdma_create_event_channel"))
+    Err(VerbError::unsupported("rdma_create_event_channel").into())
+}
+
+/// Why a channel was not opened.
+#[derive(Debug)]
+pub(crate) enum OpenFailure {
+    /// A call failed.
+    Call(VerbError),
+    /// A device has no node GUID, and this release of librdmacm would end the process because of that.
+    #[cfg_attr(not(librdmacm), allow(dead_code, reason = "only librdmacm has this fault"))]
+    NoNodeGuid { device: String, release: u32 },
+}
+
+impl From<VerbError> for OpenFailure {
+    fn from(error: VerbError) -> Self {
+        Self::Call(error)
+    }
 }
 
 /// The descriptor of a channel, borrowed from it.
@@ -37,7 +52,7 @@ pub(crate) fn descriptor(channel: &dyn RawChannel) -> BorrowedFd<'_> {
     unsafe { BorrowedFd::borrow_raw(channel.fd()) }
 }
 
-/// The ports of what kind an identifier is for.
+/// The port space of an identifier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PortSpace {
     /// Reliable connections.
@@ -46,26 +61,26 @@ pub(crate) enum PortSpace {
     Udp,
 }
 
-/// An event channel, which identifiers report to.
+/// An event channel, which delivers the events of its identifiers.
 pub(crate) trait RawChannel: Debug + Send + Sync {
     /// The descriptor that is readable while events wait. It does not block, and lives as long as the channel.
     fn fd(&self) -> RawFd;
 
-    /// `rdma_create_id`. Events name the identifier by `key`.
+    /// `rdma_create_id`. The events of the identifier carry `key`.
     fn create_id(self: Arc<Self>, space: PortSpace, key: u64) -> Result<Box<dyn RawId>, VerbError>;
 
-    /// `rdma_get_cm_event` and `rdma_ack_cm_event`: takes the oldest event, if there is one. If it brings a new
-    /// identifier, events name that by `fresh_key`.
+    /// `rdma_get_cm_event` and `rdma_ack_cm_event`: takes the oldest event, if there is one. If the event brings a new
+    /// identifier, the events of that identifier will carry `fresh_key`.
     fn take_event(self: Arc<Self>, fresh_key: u64) -> Result<Option<RawEvent>, VerbError>;
 
-    /// How long until the channel wants to be looked at although its descriptor is not readable; `None` if it runs by
-    /// itself.
+    /// The time until the channel must be polled even if its descriptor is not readable; `None` if that is never
+    /// necessary.
     fn next_timer(&self) -> Option<Duration>;
 }
 
-/// An identifier. Dropping it destroys it, `rdma_destroy_id(3)`, and throws its events away.
+/// An identifier. Dropping it destroys the identifier (`rdma_destroy_id(3)`) and its events.
 ///
-/// The methods are those of librdmacm; each answers `EINVAL` in a state that does not allow it.
+/// The methods are those of librdmacm. Each returns `EINVAL` in a state that does not allow it.
 pub(crate) trait RawId: Debug + Send + Sync {
     /// `rdma_bind_addr`.
     fn bind(&mut self, address: SocketAddr) -> Result<(), VerbError>;
@@ -87,7 +102,8 @@ pub(crate) trait RawId: Debug + Send + Sync {
     fn notify_established(&mut self) -> Result<(), VerbError>;
     /// `rdma_disconnect`.
     fn disconnect(&mut self) -> Result<(), VerbError>;
-    /// `rdma_init_qp_attr`: what a pair needs to go to that state, with the mask of the members that are filled.
+    /// `rdma_init_qp_attr`: the attributes that a pair needs to move to the state `to`, with the mask of the filled
+    /// members.
     fn pair_attributes(&self, to: ibv_qp_state) -> Result<(ibv_qp_attr, ibv_qp_attr_mask), VerbError>;
     /// `rdma_set_option`.
     fn set_option(&mut self, option: IdOption) -> Result<(), VerbError>;
@@ -95,10 +111,14 @@ pub(crate) trait RawId: Debug + Send + Sync {
     fn join_multicast(&mut self, group: SocketAddr) -> Result<(), VerbError>;
     /// `rdma_leave_multicast`.
     fn leave_multicast(&mut self, group: SocketAddr) -> Result<(), VerbError>;
-    /// Its own address; `None` as long as it has none.
+    /// The address of this side; `None` while the identifier has none.
     fn local_address(&self) -> Option<SocketAddr>;
-    /// The peer's address; `None` as long as it has none.
+    /// The peer's address; `None` while the identifier has none.
     fn peer_address(&self) -> Option<SocketAddr>;
+    /// Whether its destroy has to be put off until an event comes, which may be there already.
+    fn ends_with_event(&self) -> bool {
+        false
+    }
     /// The device and the port that it is bound to; `None` as long as it is bound to none.
     fn device(&self) -> Option<BoundDevice>;
 }
@@ -107,11 +127,11 @@ pub(crate) trait RawId: Debug + Send + Sync {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct BoundDevice {
     pub(crate) name: String,
-    /// Its port; they count from 1.
+    /// The port of the device, from 1.
     pub(crate) port: u8,
-    /// The address of the fabric that a soft device belongs to; 0 for others.
+    /// The address of the fabric that a soft device belongs to; 0 for a real device.
     pub(crate) fabric: usize,
-    /// It speaks iWARP: rdma_cm moves the queue pairs, and no connection can be made without it.
+    /// The device speaks iWARP: only rdma_cm can connect its queue pairs, and it moves them by itself.
     pub(crate) is_iwarp: bool,
 }
 
@@ -126,11 +146,11 @@ pub(crate) enum IdOption {
     AckTimeout(u8),
 }
 
-/// What one side tells the other: `rdma_conn_param`.
+/// The parameters that one side sends to the other: `rdma_conn_param`.
 #[derive(Clone, Copy, Debug)]
 #[allow(dead_code, reason = "all that the C struct has; neither implementation uses all of it")]
 pub(crate) struct Parameters<'a> {
-    /// At most 255 bytes; which call takes how many, the callers know.
+    /// At most 255 bytes. The callers know the limit of each call.
     pub(crate) private_data: &'a [u8],
     /// How many reads and atomics of the peer this side serves at once.
     pub(crate) responder_resources: u8,
@@ -143,24 +163,24 @@ pub(crate) struct Parameters<'a> {
     /// The pair receives from a shared queue.
     pub(crate) has_shared_receives: bool,
     pub(crate) queue_pair: u32,
-    /// For datagrams.
+    /// Used for datagrams only.
     pub(crate) qkey: u32,
 }
 
-/// A copy of an event, which is acknowledged.
+/// A copy of an event that was acknowledged.
 #[derive(Debug)]
 pub(crate) struct RawEvent {
-    /// Of the identifier; of the listener, if the event brings a new identifier.
+    /// The key of the identifier; that of the listener, if the event brings a new identifier.
     pub(crate) key: u64,
     pub(crate) kind: RawEventKind,
-    /// 0; or what went wrong: a negative `errno`, or the reason of a reject.
+    /// 0, or the error: a negative `errno`, or the reason of a reject.
     pub(crate) status: i32,
     pub(crate) said: Said,
     /// The new identifier of a connect request.
     pub(crate) request: Option<NewId>,
 }
 
-/// An identifier that an event brought.
+/// An identifier that came with an event.
 #[derive(Debug)]
 pub(crate) struct NewId {
     pub(crate) raw: Box<dyn RawId>,
@@ -191,19 +211,19 @@ impl RawEventKind {
     pub(crate) const TIMEWAIT_EXIT: Self = Self(15);
 }
 
-/// What the peer said with an event. Zeros where the event has nothing of the kind.
+/// The peer's data in an event. Members that the event does not have are zero.
 #[derive(Clone, Default)]
 #[allow(dead_code, reason = "all that the C struct has")]
 pub(crate) struct Said {
-    /// With the zeros that pad it on the wire.
+    /// The data, with the zeros that pad them on the wire.
     pub(crate) private_data: Vec<u8>,
-    /// From this side's point of view: how many reads of the peer this side may have to serve.
+    /// How many reads of the peer this side may have to serve.
     pub(crate) responder_resources: u8,
     /// How many reads this side may have outstanding.
     pub(crate) initiator_depth: u8,
     pub(crate) rnr_retry_count: u8,
     pub(crate) queue_pair: u32,
-    /// For datagrams: how to reach the peer.
+    /// The path to the peer or the group, in an event for datagrams.
     pub(crate) path: Option<ibv_ah_attr>,
     pub(crate) qkey: u32,
 }

@@ -1,8 +1,8 @@
 //! Owned handles of what a provider made, with verbs that are safe to call.
 //!
 //! A method of [`Provider`] is `unsafe` because it takes a pointer and cannot know that the object behind it is alive.
-//! A handle here owns its object from the verb that made it to the verb that ends it, so it does know. The layers above
-//! call the handle and need no `unsafe` of their own.
+//! A handle owns its object from the verb that creates it to the verb that ends it, so it knows. The layers above call
+//! the handle and need no `unsafe` code.
 //!
 //! ```text
 //!   OpenContext ◀── Domain ◀─┬─ Address
@@ -10,13 +10,13 @@
 //!        │                   └─ Pair ─────────┤   each handle holds what its object needs
 //!     Channel ◀── CompletionQueue ◀───────────┘
 //! ```
-#![allow(unsafe_code, reason = "calls verbs on the objects that the handles own")]
-
-mod context;
+mod event;
 mod objects;
 
-pub(crate) use context::{About, BindMw, OpenContext, RawEvent};
-pub(crate) use objects::{Address, Channel, CompletionQueue, Domain, Pair, PairNeeds, SharedQueue};
+pub(crate) use event::{About, RawEvent};
+pub(crate) use objects::{
+    Address, BindMw, Channel, CompletionQueue, Domain, OpenContext, Pair, PairNeeds, SharedQueue,
+};
 
 use super::Provider;
 pub(crate) use crate::sys::ObjectPtr;
@@ -25,25 +25,25 @@ use std::{mem, ptr::NonNull, sync::Arc};
 
 /// A kind of object, and the verb that ends it.
 pub(crate) trait Object: Sized {
-    /// What has to outlive the object. Cheap to clone.
+    /// The objects that must outlive this one. Cheap to clone.
     type Needs: Clone;
 
     fn provider(needs: &Self::Needs) -> &'static dyn Provider;
-    /// Calls the verb, which leaves the object alive if it fails.
+    /// Calls the verb that ends the object. If the verb fails, the object is still alive.
     fn end(handle: &mut Handle<Self>) -> Result<(), VerbError>;
 }
 
 /// An object of a provider, owned from the verb that made it to the verb that [ends](Self::end) it.
 ///
-/// Dropping a handle whose object was not ended leaks the object, with all that the object needs: only the owner of the
-/// handle knows whether this is the time to end it.
+/// Dropping a handle whose object was not ended leaks the object, with everything that the object needs. Only the owner
+/// of the handle knows when the object may be ended.
 pub(crate) struct Handle<T: Object> {
     /// # Invariants
     ///
-    /// 0. Made by the provider of `needs`, and alive while `is_alive`. Nobody else ends it.
+    /// 0. The object was made by the provider of `needs`, and is alive while `is_alive`. Nobody else ends it.
     raw: ObjectPtr<T>,
     is_alive: bool,
-    /// 1. Keeps alive what the object was made from.
+    /// 1. Keeps the objects alive that this object was made from.
     needs: T::Needs,
 }
 
@@ -57,12 +57,12 @@ impl<T: Object> Handle<T> {
         self.raw.0
     }
 
-    /// What events call the object.
+    /// The address by which events name the object.
     pub(crate) fn address(&self) -> usize {
         self.raw.0.addr().get()
     }
 
-    /// What the object was made from.
+    /// The objects that this object was made from.
     pub(crate) fn needs(&self) -> &T::Needs {
         &self.needs
     }
@@ -71,32 +71,33 @@ impl<T: Object> Handle<T> {
         self.is_alive
     }
 
-    /// The pointer, for `verb`. An error if the object was ended or [given up](Self::give_up).
+    /// The pointer, for `verb`. Fails if the object was ended or [given up](Self::give_up).
     fn alive(&self, verb: &'static str) -> Result<NonNull<T>, VerbError> {
         if self.is_alive { Ok(self.raw.0) } else { Err(VerbError::new(verb, libc::EIO)) }
     }
 
     /// Ends the object. After `Err` it is still alive.
     ///
-    /// Whatever needs the object holds its handle in an `Arc`, so `&mut` shows that nothing needs it any more. (A work
-    /// queue that posts to a pair does not hold the pair's handle; see `inflight::raw_pair`.)
+    /// Each object that needs this one holds its handle in an `Arc`, so `&mut` shows that no such object is left. (A
+    /// work queue that posts to a pair does not hold the pair's handle; see `inflight::raw_pair`.)
     pub(crate) fn end(&mut self) -> Result<(), VerbError> {
         T::end(self)?;
         self.is_alive = false;
         Ok(())
     }
 
-    /// [`end`](Self::end), for a handle that others may have a share of. `EBUSY` if they do.
+    /// [`end`](Self::end) for a shared handle. Fails with `EBUSY` if another clone of the `Arc` exists.
     pub(crate) fn end_shared(this: &mut Arc<Self>, verb: &'static str) -> Result<(), VerbError> {
         Arc::get_mut(this).ok_or(VerbError::new(verb, libc::EBUSY))?.end()
     }
 
-    /// Refuses all verbs from now on, and leaks the object with what it needs: the provider may have half ended it.
+    /// Leaks the object with everything it needs, because the provider may have half ended it. The handle refuses all
+    /// verbs from now on.
     pub(crate) fn give_up(&mut self) {
         drop(self.take());
     }
 
-    /// Moves the object out. To what is left here it has ended.
+    /// Moves the object out. The handle that is left behaves as if the object had ended.
     pub(crate) fn take(&mut self) -> Self {
         Self { raw: self.raw, is_alive: mem::take(&mut self.is_alive), needs: self.needs.clone() }
     }
@@ -109,16 +110,3 @@ impl<T: Object> Drop for Handle<T> {
         }
     }
 }
-
-/// Methods of a handle that call the provider's verb of the same name on the handle's object.
-macro_rules! safe_verbs {
-    ($($(#[$doc:meta])* fn $method:ident = $verb:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
-        $(#[$doc])*
-        pub(crate) fn $method(&self, $($argument: $type),*) -> Result<$result, VerbError> {
-            let object = self.alive(concat!("ibv_", stringify!($verb)))?;
-            // SAFETY: alive, and of this provider (0). Nobody ends it meanwhile: that takes `&mut`.
-            unsafe { self.provider().$verb(object, $($argument),*) }
-        }
-    )*};
-}
-use safe_verbs;

@@ -1,11 +1,156 @@
-//! The handles of the objects that are made on a context: how each is made, its verbs, and the verb that ends it.
+//! The handles of an open device and of the objects that are made on it, each with the verbs that create it, use it
+//! and end it.
 #![allow(unsafe_code, reason = "calls verbs on the objects that the handles own")]
 
-use super::{Handle, Object, ObjectPtr, OpenContext, safe_verbs};
-use crate::provider::Provider;
+use super::{Handle, Object, ObjectPtr, RawEvent};
+use crate::provider::reviewed::{self, Promises};
+use crate::provider::{Opened, Provider};
 use crate::sys::{self, ibv_qp_attr_mask, ibv_srq_attr_mask};
-use crate::verb_error::VerbError;
-use std::{ffi::c_void, os::fd::BorrowedFd, ptr, ptr::NonNull, sync::Arc};
+use crate::verb_error::{VerbError, note_leak};
+use std::{ffi::c_void, os::fd::BorrowedFd, ptr, ptr::NonNull, sync::Arc, time::Duration};
+
+/// Methods of a handle that call the provider's verb of the same name on the handle's object.
+macro_rules! safe_verbs {
+    ($($(#[$doc:meta])* fn $method:ident = $verb:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        $(#[$doc])*
+        pub(crate) fn $method(&self, $($argument: $type),*) -> Result<$result, VerbError> {
+            let object = self.alive(concat!("ibv_", stringify!($verb)))?;
+            // SAFETY: the object is alive, and of this provider (0). Nobody ends it during this call, since that takes
+            // `&mut`.
+            unsafe { self.provider().$verb(object, $($argument),*) }
+        }
+    )*};
+}
+
+/// Methods that read a field which providers write only when they make the object.
+macro_rules! fields_of_new {
+    ($($(#[$doc:meta])* fn $method:ident = $field:ident -> $type:ty;)*) => {$(
+        $(#[$doc])*
+        pub(crate) fn $method(&self) -> $type {
+            // SAFETY: the object is alive until this handle ends it (0), and nobody writes this field any more.
+            unsafe { (*self.raw.0.as_ptr()).$field }
+        }
+    )*};
+}
+
+/// The type of `ibv_context_ops::bind_mw`.
+pub(crate) type BindMw = unsafe extern "C" fn(*mut sys::ibv_qp, *mut sys::ibv_mw, *mut sys::ibv_mw_bind) -> i32;
+
+/// An open device context. Dropping it closes the device, so whatever is made from it keeps it alive.
+///
+/// ASSUMPTION: verbs may be called from any thread, except a destroy that races with a use of the same object.
+/// libibverbs allows verbs on one context from any thread (`ibv_open_device(3)` and the kernel's
+/// `Documentation/infiniband/user_verbs`); ownership rules out the race. The soft device takes a lock.
+pub(crate) struct OpenContext {
+    /// # Invariants
+    ///
+    /// 0. Came from `provider`, is open, and nobody else closes it.
+    raw: ObjectPtr<sys::ibv_context>,
+    pub(crate) provider: &'static dyn Provider,
+}
+
+impl OpenContext {
+    /// Takes over a context that was opened just now.
+    pub(crate) fn new(opened: Opened) -> Self {
+        Self { raw: ObjectPtr(opened.context), provider: opened.provider }
+    }
+
+    /// The pointer, to make objects of this context.
+    pub(super) fn raw(&self) -> NonNull<sys::ibv_context> {
+        self.raw.0
+    }
+
+    /// The context. It is open as long as the handle lives, so this never fails.
+    #[allow(clippy::unnecessary_wraps, reason = "as for handles that may outlive their object")]
+    fn alive(&self, _: &'static str) -> Result<NonNull<sys::ibv_context>, VerbError> {
+        Ok(self.raw.0)
+    }
+
+    fn provider(&self) -> &'static dyn Provider {
+        self.provider
+    }
+
+    fields_of_new! {
+        fn async_fd_number = async_fd -> i32;
+        /// How many completion vectors the device says that it has.
+        fn completion_vectors = num_comp_vectors -> i32;
+        fn device = device -> *mut sys::ibv_device;
+        /// The provider's functions for the data path, and for binding windows of type 1.
+        fn functions = ops -> sys::ibv_context_ops;
+    }
+
+    safe_verbs! {
+        /// `ibv_query_device`.
+        fn query_device = query_device() -> sys::ibv_device_attr;
+        /// `ibv_query_device_ex`.
+        fn query_device_ex = query_device_ex() -> sys::ibv_device_attr_ex;
+        /// `ibv_query_port`. Ports count from 1.
+        fn query_port = query_port(port: u8) -> sys::ibv_port_attr;
+        /// `ibv_query_gid_table`: the filled entries of all ports.
+        fn query_gid_table = query_gid_table() -> Vec<sys::ibv_gid_entry>;
+        /// `ibv_query_pkey`: the entry at `index` of the table of partition keys, in host byte order.
+        fn query_pkey = query_pkey(port: u8, index: u16) -> u16;
+        /// `ibv_get_async_event`.
+        fn take_any_event = take_async_event() -> Option<sys::ibv_async_event>;
+    }
+
+    /// Takes and acknowledges one asynchronous event, if there is one.
+    pub(crate) fn take_async_event(&self) -> Result<Option<RawEvent>, VerbError> {
+        Ok(self.take_any_event()?.map(|event| RawEvent::of(&event)))
+    }
+
+    /// The promises that the device itself reports; `None` for hardware.
+    pub(crate) fn own_promises(&self) -> Option<&'static Promises> {
+        // SAFETY: the context is open, and of this provider (0).
+        unsafe { self.provider.promises(self.raw.0) }
+    }
+
+    /// The descriptor that is readable while asynchronous events wait.
+    pub(crate) fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor lives as long as the context, which this handle alone closes (0).
+        unsafe { BorrowedFd::borrow_raw(self.async_fd_number()) }
+    }
+
+    /// Whether the device speaks iWARP.
+    pub(crate) fn is_iwarp(&self) -> bool {
+        // SAFETY: the context is open, so its device is alive, or the pointer is null.
+        let device = unsafe { self.device().as_ref() };
+        let iwarp = sys::ibv_transport_type::IBV_TRANSPORT_IWARP;
+        device.is_some_and(|device| device.transport_type == iwarp) || self.is_soft_iwarp()
+    }
+
+    /// Whether this is a soft device that resembles soft iWARP.
+    fn is_soft_iwarp(&self) -> bool {
+        self.own_promises().is_some_and(|row| row.name == reviewed::SIW.name)
+    }
+
+    /// The provider's function that binds windows of type 1, if it has one.
+    pub(crate) fn bind_mw(&self) -> Option<BindMw> {
+        self.functions().bind_mw
+    }
+
+    /// Opens a channel of rdma_cm for this device.
+    #[cfg(feature = "cm")]
+    pub(crate) fn open_cm(&self) -> Result<Arc<dyn crate::provider::cm::RawChannel>, crate::provider::cm::OpenFailure> {
+        // SAFETY: the context is open, and of this provider (0).
+        unsafe { self.provider.open_cm(self.raw.0) }
+    }
+
+    /// The time until the device must be polled even if nothing has happened; `None` if it runs by itself.
+    pub(crate) fn next_timer(&self) -> Option<Duration> {
+        self.provider.next_timer(self.raw.0)
+    }
+}
+
+impl Drop for OpenContext {
+    fn drop(&mut self) {
+        // SAFETY: the context is open, and nobody else closes it (0). Each object made from it keeps this handle alive,
+        // so none is left.
+        if let Err(error) = unsafe { self.provider.close_device(self.raw.0) } {
+            note_leak("a device context", error);
+        }
+    }
+}
 
 pub(crate) type Domain = Handle<sys::ibv_pd>;
 pub(crate) type Channel = Handle<sys::ibv_comp_channel>;
@@ -14,7 +159,8 @@ pub(crate) type SharedQueue = Handle<sys::ibv_srq>;
 pub(crate) type Address = Handle<sys::ibv_ah>;
 pub(crate) type Pair = Handle<sys::ibv_qp>;
 
-/// Says of each kind of object what it needs, by which way that leads to the context, and which verb ends it.
+/// Defines for each kind of object what it needs, how to find the context from there, and the verb that ends the
+/// object.
 macro_rules! objects {
     ($($object:ident needs $needs:ty, on $context:expr, ends by $verb:ident;)*) => {$(
         impl Object for sys::$object {
@@ -25,7 +171,8 @@ macro_rules! objects {
             }
             fn end(handle: &mut Handle<Self>) -> Result<(), VerbError> {
                 let object = handle.alive(concat!("ibv_", stringify!($verb)))?;
-                // SAFETY: alive, and nobody else ends it (0); nothing needs it any more (`Handle::end`).
+                // SAFETY: the object is alive, and nobody else ends it (0); no other object needs it any more
+                // (`Handle::end`).
                 unsafe { handle.provider().$verb(object) }
             }
         }
@@ -41,7 +188,7 @@ objects! {
 }
 
 impl<T: Object> Handle<T> {
-    /// Takes over an object that was made just now, by the provider of `needs`, from what `needs` keeps alive.
+    /// Takes over an object that the provider of `needs` has just made from the objects in `needs`.
     fn of_new(raw: NonNull<T>, needs: T::Needs) -> Self {
         Self { raw: ObjectPtr(raw), is_alive: true, needs }
     }
@@ -50,7 +197,7 @@ impl<T: Object> Handle<T> {
 impl Domain {
     /// `ibv_alloc_pd`.
     pub(crate) fn alloc(context: &Arc<OpenContext>) -> Result<Self, VerbError> {
-        // SAFETY: open, since we hold it.
+        // SAFETY: the context is open, since we hold it.
         let raw = unsafe { context.provider.alloc_pd(context.raw()) }?;
         Ok(Self::of_new(raw, Arc::clone(context)))
     }
@@ -60,7 +207,7 @@ impl Address {
     /// `ibv_create_ah`.
     pub(crate) fn create(domain: &Arc<Domain>, attributes: &mut sys::ibv_ah_attr) -> Result<Self, VerbError> {
         let pd = domain.alive("ibv_create_ah")?;
-        // SAFETY: alive, since we hold it.
+        // SAFETY: the domain is alive, since we hold it.
         let raw = unsafe { domain.provider().create_ah(pd, attributes) }?;
         Ok(Self::of_new(raw, Arc::clone(domain)))
     }
@@ -69,7 +216,7 @@ impl Address {
 impl Channel {
     /// `ibv_create_comp_channel`.
     pub(crate) fn create(context: &Arc<OpenContext>) -> Result<Self, VerbError> {
-        // SAFETY: open, since we hold it.
+        // SAFETY: the context is open, since we hold it.
         let raw = unsafe { context.provider.create_comp_channel(context.raw()) }?;
         Ok(Self::of_new(raw, Arc::clone(context)))
     }
@@ -77,31 +224,31 @@ impl Channel {
     /// The descriptor that is readable while events wait. It does not block.
     pub(crate) fn fd(&self) -> Result<BorrowedFd<'_>, VerbError> {
         let channel = self.alive("ibv_get_cq_event")?;
-        // SAFETY: alive; providers write the field only when they create the channel.
+        // SAFETY: the channel is alive; providers write the field only when they create the channel.
         let fd = unsafe { (*channel.as_ptr()).fd };
         // SAFETY: the descriptor lives as long as the channel, which this handle alone destroys (0), by `&mut`.
         Ok(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
     safe_verbs! {
-        /// `ibv_get_cq_event` and `ibv_ack_cq_events`: takes and acknowledges one event, if there is one, and gives its
-        /// completion queue, which may be gone by now.
+        /// `ibv_get_cq_event` and `ibv_ack_cq_events`: takes and acknowledges one event, if there is one, and returns
+        /// its completion queue, which may be gone by now.
         fn take_event = take_cq_event_of() -> Option<NonNull<sys::ibv_cq>>;
     }
 }
 
 impl CompletionQueue {
-    /// `ibv_create_cq` for at least `entries` completions, with its events on `channel`. Returns it with the number of
-    /// completions that it has room for.
+    /// `ibv_create_cq` for at least `entries` completions, with its events on `channel`. Returns the queue, with the
+    /// number of completions that it has room for.
     pub(crate) fn create(channel: &Arc<Channel>, entries: u32, vector: u32) -> Result<(Self, u32), VerbError> {
         let (context, on) = (channel.needs(), channel.alive("ibv_create_cq")?);
-        // SAFETY: the context is open and the channel alive, since we hold them; the channel is of that context.
+        // SAFETY: the context is open and the channel is alive, since we hold them; the channel is of that context.
         let raw = unsafe { context.provider.create_cq(context.raw(), entries, on, vector) }?;
         Ok(Self::of_new_queue(raw, channel))
     }
 
     /// `ibv_create_cq_ex`: the same for an extended queue, whose completions have `fields` (of
-    /// `ibv_create_cq_wc_flags`). `look` sees the queue before anybody uses it.
+    /// `ibv_create_cq_wc_flags`). `look` inspects the queue before it is used.
     pub(crate) fn create_extended<R>(
         channel: &Arc<Channel>,
         entries: u32,
@@ -119,17 +266,17 @@ impl CompletionQueue {
             wc_flags: fields,
             ..Default::default()
         };
-        // SAFETY: the context is open and the channel alive, since we hold them; the channel is of that context.
+        // SAFETY: the context is open and the channel is alive, since we hold them; the channel is of that context.
         let raw = unsafe { context.provider.create_cq_ex(context.raw(), &mut attributes) }?;
-        // SAFETY: created just now, and nobody else uses it yet.
+        // SAFETY: the object was created just now, and nobody else uses it yet.
         let seen = look(unsafe { raw.as_ref() });
-        // `ibv_cq_ex_to_cq`: both structs begin alike.
+        // This cast is `ibv_cq_ex_to_cq`: both structs begin with the same members.
         let (queue, room) = Self::of_new_queue(raw.cast(), channel);
         Ok((queue, room, seen))
     }
 
     fn of_new_queue(raw: NonNull<sys::ibv_cq>, channel: &Arc<Channel>) -> (Self, u32) {
-        // SAFETY: created just now, and nobody resizes it yet.
+        // SAFETY: the queue was created just now, and nobody resizes it yet.
         let room = unsafe { (*raw.as_ptr()).cqe };
         (Self::of_new(raw, Arc::clone(channel)), u32::try_from(room).unwrap_or(0))
     }
@@ -141,8 +288,8 @@ impl CompletionQueue {
     /// Nobody else polls or resizes the queue meanwhile.
     pub(crate) unsafe fn resize(&self, entries: u32) -> Result<(), VerbError> {
         let cq = self.alive("ibv_resize_cq")?;
-        // SAFETY: alive, and of this provider (0). The verb writes the `cqe` of the queue, which is read nowhere else
-        // once the queue was made; the rest is the caller's promise.
+        // SAFETY: the queue is alive, and of this provider (0). Nobody else polls or resizes it (caller). The verb
+        // writes the queue's `cqe`, which nobody reads after the creation.
         unsafe { self.provider().resize_cq(cq, entries) }
     }
 }
@@ -155,7 +302,7 @@ impl SharedQueue {
     ) -> Result<(Self, sys::ibv_srq_attr), VerbError> {
         let pd = domain.alive("ibv_create_srq")?;
         let mut attributes = sys::ibv_srq_init_attr { attr: asked, ..Default::default() };
-        // SAFETY: alive, since we hold it.
+        // SAFETY: the domain is alive, since we hold it.
         let raw = unsafe { domain.provider().create_srq(pd, &mut attributes) }?;
         Ok((Self::of_new(raw, Arc::clone(domain)), attributes.attr))
     }
@@ -168,7 +315,7 @@ impl SharedQueue {
     }
 }
 
-/// What a queue pair is made from.
+/// The objects that a queue pair is made from.
 #[derive(Clone)]
 pub(crate) struct PairNeeds {
     pub(crate) domain: Arc<Domain>,
@@ -179,7 +326,7 @@ pub(crate) struct PairNeeds {
 }
 
 impl PairNeeds {
-    /// Checks that all of it is alive and of one device; the pointers of the queues.
+    /// Checks that all objects are alive and of one device. Returns the pointers to the domain and the queues.
     fn check(
         &self,
         verb: &'static str,
@@ -197,7 +344,8 @@ impl PairNeeds {
 }
 
 impl Pair {
-    /// `ibv_create_qp`, with the sizes that were granted. Of `asked`, what [`PairNeeds`] says is filled in here.
+    /// `ibv_create_qp`. This function fills in the queues of `asked` from `needs`. Returns the pair, with the sizes
+    /// that were granted.
     pub(crate) fn create(
         needs: PairNeeds,
         mut asked: sys::ibv_qp_init_attr,
@@ -210,8 +358,8 @@ impl Pair {
         Ok((Self::of_new(raw, needs), asked.cap))
     }
 
-    /// `ibv_create_qp_ex` for a pair that posts the operations `sends` through `ibv_wr_*`. `look` sees the pair before
-    /// anybody uses it; `None` if the provider made a pair without `ibv_wr_*`.
+    /// `ibv_create_qp_ex` for a pair that posts the operations `sends` through `ibv_wr_*`. `look` inspects the pair
+    /// before it is used; its result is `None` if the provider made a pair without `ibv_wr_*`.
     pub(crate) fn create_extended<R>(
         needs: PairNeeds,
         asked: sys::ibv_qp_init_attr,
@@ -234,12 +382,12 @@ impl Pair {
             ..Default::default()
         };
         let context = needs.domain.needs();
-        // SAFETY: the context is open, the domain and the queues are alive, since we hold them, and of one device
-        // (`check`).
+        // SAFETY: the context is open and the domain and the queues are alive, since we hold them; all are of one
+        // device (`check`).
         let (raw, extended) = unsafe { context.provider.create_qp_ex(context.raw(), &mut attributes) }?;
-        // An `ibv_qp_ex` begins with its `ibv_qp`, and is named by the same address.
+        // An `ibv_qp_ex` begins with its `ibv_qp`, so both have the same address.
         let extended = extended.filter(|extended| extended.cast() == raw);
-        // SAFETY: created just now, and nobody else uses it yet.
+        // SAFETY: the object was created just now, and nobody else uses it yet.
         let seen = extended.map(|extended| look(unsafe { extended.as_ref() }));
         Ok((Self::of_new(raw, needs), attributes.cap, seen))
     }
@@ -249,7 +397,7 @@ impl Pair {
         if !self.is_alive {
             return 0;
         }
-        // SAFETY: alive (0); providers write the number only when they create the pair.
+        // SAFETY: the pair is alive (0); providers write the number only when they create the pair.
         unsafe { (*self.raw.0.as_ptr()).qp_num }
     }
 

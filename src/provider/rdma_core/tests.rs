@@ -1,4 +1,5 @@
-//! The table against a real device: `./x test rxe` runs these on soft-RoCE, whose answers some of them state.
+//! Tests of the table of verbs on a real device. `./x test rxe` runs them on soft-RoCE; some tests expect its
+//! particular results.
 
 mod faults;
 
@@ -12,7 +13,7 @@ use std::{
 const GID_ROW: u8 = 1;
 const QKEY: u32 = 0x1234;
 
-/// A context with the usual objects; they end in the order that C demands.
+/// A context with the usual objects. `close` destroys them in the order that C demands.
 struct Device {
     context: NonNull<ibv_context>,
     domain: NonNull<ibv_pd>,
@@ -25,13 +26,13 @@ impl Device {
     fn open() -> Self {
         let name = std::env::var("INTERLOCK_DEVICE").expect("the name of a device");
         let context = open(&name).unwrap().expect("the device");
-        // SAFETY: open.
+        // SAFETY: the context is open.
         let domain = unsafe { RdmaCore.alloc_pd(context) }.unwrap();
-        // SAFETY: open.
+        // SAFETY: the context is open.
         let channel = unsafe { RdmaCore.create_comp_channel(context) }.unwrap();
-        // SAFETY: open; the channel is alive.
+        // SAFETY: the context is open, and the channel is alive.
         let cq = unsafe { RdmaCore.create_cq(context, 63, channel, 0) }.unwrap();
-        // SAFETY: open.
+        // SAFETY: the context is open.
         let table = unsafe { RdmaCore.query_gid_table(context) }.unwrap();
         let row = table.iter().find(|row| row.gid_index == u32::from(GID_ROW)).expect("a row with an IPv4 address");
         Self { context, domain, channel, cq, gid: row.gid }
@@ -41,7 +42,7 @@ impl Device {
         let cap = ibv_qp_cap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 16 };
         let (send_cq, recv_cq) = (self.cq.as_ptr(), self.cq.as_ptr());
         let mut init = ibv_qp_init_attr { send_cq, recv_cq, srq, cap, qp_type, ..ibv_qp_init_attr::default() };
-        // SAFETY: alive, with queues that are alive.
+        // SAFETY: the domain and the queues are alive.
         unsafe { RdmaCore.create_qp(self.domain, &mut init) }.unwrap()
     }
 
@@ -54,7 +55,7 @@ impl Device {
     }
 
     fn ops(&self) -> ibv_context_ops {
-        // SAFETY: open.
+        // SAFETY: the context is open.
         unsafe { (*self.context.as_ptr()).ops }
     }
 
@@ -64,7 +65,7 @@ impl Device {
         let (start, mut all) = (Instant::now(), Vec::new());
         while all.len() < count && start.elapsed() < Duration::from_secs(10) {
             let mut wc = ibv_wc::default();
-            // SAFETY: alive; room for one.
+            // SAFETY: the queue is alive, and `wc` has room for one completion.
             if unsafe { poll(self.cq.as_ptr(), 1, &mut wc) } == 1 {
                 all.push(wc);
             }
@@ -77,7 +78,7 @@ impl Device {
     fn event(&self) -> ibv_async_event {
         let start = Instant::now();
         loop {
-            // SAFETY: open.
+            // SAFETY: the context is open.
             if let Some(event) = unsafe { RdmaCore.take_async_event(self.context) }.unwrap() {
                 return event;
             }
@@ -87,34 +88,34 @@ impl Device {
     }
 
     fn close(self) {
-        // SAFETY: nobody uses it, and so with the others.
+        // SAFETY: the queue is alive, and nobody else uses it.
         unsafe { RdmaCore.destroy_cq(self.cq) }.unwrap();
-        // SAFETY: alive, and nobody else uses it.
+        // SAFETY: the object is alive, and nobody else uses it.
         unsafe { RdmaCore.destroy_comp_channel(self.channel) }.unwrap();
-        // SAFETY: alive, and nobody else uses it.
+        // SAFETY: the object is alive, and nobody else uses it.
         unsafe { RdmaCore.dealloc_pd(self.domain) }.unwrap();
-        // SAFETY: alive, and nobody else uses it.
+        // SAFETY: the object is alive, and nobody else uses it.
         unsafe { RdmaCore.close_device(self.context) }.unwrap();
     }
 }
 
 fn modify(qp: NonNull<ibv_qp>, mut attributes: ibv_qp_attr, mask: ibv_qp_attr_mask) {
     let mask = mask | ibv_qp_attr_mask::IBV_QP_STATE;
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     unsafe { RdmaCore.modify_qp(qp, &mut attributes, mask) }.unwrap();
 }
 
-/// A datagram pair, or a reliable one connected to itself.
+/// Brings up a datagram pair, or a reliable pair connected to itself.
 fn bring_up(device: &Device, qp: NonNull<ibv_qp>) {
     bring_up_to(device, qp, qp);
 }
 
-/// A datagram pair, or a reliable one connected to `peer`.
+/// Brings up a datagram pair, or a reliable pair connected to `peer`.
 fn bring_up_to(device: &Device, qp: NonNull<ibv_qp>, peer: NonNull<ibv_qp>) {
     use ibv_qp_attr_mask as M;
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     let ibv_qp { qp_type, .. } = unsafe { qp.read() };
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     let ibv_qp { qp_num, .. } = unsafe { peer.read() };
     let datagram = qp_type == ibv_qp_type::IBV_QPT_UD;
     let mut attributes = ibv_qp_attr {
@@ -150,11 +151,11 @@ fn bring_up_to(device: &Device, qp: NonNull<ibv_qp>, peer: NonNull<ibv_qp>) {
 }
 
 fn post_send(qp: NonNull<ibv_qp>, wr: &mut ibv_send_wr) -> i32 {
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     let context = unsafe { (*qp.as_ptr()).context };
-    // SAFETY: open.
+    // SAFETY: the context is open.
     let post = unsafe { (*context).ops }.post_send.unwrap();
-    // SAFETY: one request; its memory outlives its completion.
+    // SAFETY: `wr` is one request, whose memory outlives its completion.
     unsafe { post(qp.as_ptr(), wr, &mut ptr::null_mut()) }
 }
 
@@ -164,40 +165,40 @@ fn objects_come_and_go() {
     let device = Device::open();
     // SAFETY: here and below, the objects are alive and not used after their end.
     assert_eq!(unsafe { RdmaCore.query_pkey(device.context, 1, 0) }.unwrap(), 0xffff);
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     assert!(unsafe { RdmaCore.query_pkey(device.context, 99, 0) }.is_err());
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     assert!(unsafe { (*device.context.as_ptr()).async_fd } >= 0);
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     assert!(unsafe { RdmaCore.take_async_event(device.context) }.unwrap().is_none());
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     assert!(unsafe { RdmaCore.take_cq_event_of(device.channel) }.unwrap().is_none());
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     unsafe { RdmaCore.resize_cq(device.cq, 100) }.unwrap();
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     assert!(unsafe { (*device.cq.as_ptr()).cqe } >= 100);
     let mut memory = vec![0_u64; 1024];
     let (start, access) = (memory.as_mut_ptr().cast::<u8>(), ibv_access_flags(1));
     let iova = 0x7000_0000_0000 + (start.addr() % 4096) as u64;
-    // SAFETY: alive; the memory outlives the region.
+    // SAFETY: the domain is alive, and the memory outlives the region.
     let region = unsafe { RdmaCore.reg_mr_iova(device.domain, start, 8192, iova, access) }.unwrap();
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     unsafe { RdmaCore.dereg_mr(region) }.unwrap();
-    // SAFETY: alive; there is no such descriptor.
+    // SAFETY: the domain is alive. No such descriptor is open, so nothing is registered.
     assert!(unsafe { RdmaCore.reg_dmabuf_mr(device.domain, 0, 4096, 0, -1, access) }.is_err());
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     let ah = unsafe { RdmaCore.create_ah(device.domain, &mut device.address()) }.unwrap();
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     unsafe { RdmaCore.destroy_ah(ah) }.unwrap();
     let group = ibv_gid { raw: [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1] };
     let pair = device.pair(ibv_qp_type::IBV_QPT_UD, ptr::null_mut());
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     unsafe { RdmaCore.attach_mcast(pair, &group, 0) }.unwrap();
-    // SAFETY: alive; refused while it is in a group.
+    // SAFETY: the pair is alive. The destroy is refused while the pair is in a group.
     assert_eq!(unsafe { RdmaCore.destroy_qp(pair) }.unwrap_err().errno(), libc::EBUSY);
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     unsafe { RdmaCore.detach_mcast(pair, &group, 0) }.unwrap();
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
     device.close();
 }
@@ -223,13 +224,13 @@ fn shared_queues_tell_of_their_limit_and_their_last_receive() {
     for wr_id in [1, 2] {
         let mut wr = ibv_recv_wr { wr_id, ..ibv_recv_wr::default() };
         let post = device.ops().post_srq_recv.unwrap();
-        // SAFETY: alive; one request.
+        // SAFETY: the queue or pair is alive, and `wr` is one request.
         assert_eq!(unsafe { post(srq.as_ptr(), &mut wr, &mut ptr::null_mut()) }, 0);
     }
     let mut limit = ibv_srq_attr { srq_limit: 2, ..ibv_srq_attr::default() };
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     unsafe { RdmaCore.modify_srq(srq, &mut limit, ibv_srq_attr_mask::IBV_SRQ_LIMIT) }.unwrap();
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     assert_eq!(unsafe { RdmaCore.query_srq(srq) }.unwrap().srq_limit, 2);
     let opcode = ibv_wr_opcode::IBV_WR_SEND;
     let mut wr = ibv_send_wr { wr_id: 3, opcode, send_flags: 2, ..ibv_send_wr::default() };
@@ -237,19 +238,19 @@ fn shared_queues_tell_of_their_limit_and_their_last_receive() {
     assert!(device.wait(2).iter().all(|wc| wc.status == ibv_wc_status::IBV_WC_SUCCESS));
     let event = device.event();
     assert_eq!(event.event_type, ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED);
-    // SAFETY: the member that such an event has.
+    // SAFETY: an event of this kind has this member of the union.
     assert_eq!(unsafe { event.element.srq }, srq.as_ptr());
     modify(pair, ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_ERR, ..ibv_qp_attr::default() }, ibv_qp_attr_mask(0));
-    // Linux 6.1 does not tell.
+    // Linux 6.1 does not raise this event.
     if is_linux_6_12() {
         let event = device.event();
         assert_eq!(event.event_type, ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED);
-        // SAFETY: the member that such an event has.
+        // SAFETY: an event of this kind has this member of the union.
         assert_eq!(unsafe { event.element.qp }, pair.as_ptr());
     }
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     unsafe { RdmaCore.destroy_srq(srq) }.unwrap();
     device.close();
 }
@@ -264,37 +265,37 @@ fn datagrams_arrive_and_the_channel_names_the_queue() {
     let start = memory.as_mut_ptr().cast::<u8>();
     // SAFETY: here and below, the objects are alive and not used after their end; the memory outlives the region.
     let region = unsafe { RdmaCore.reg_mr(device.domain, start, 4096, ibv_access_flags(1)) }.unwrap();
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     let ah = unsafe { RdmaCore.create_ah(device.domain, &mut device.address()) }.unwrap();
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     let lkey = unsafe { (*region.as_ptr()).lkey };
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     let ops = unsafe { (*device.context.as_ptr()).ops };
     let mut sge = ibv_sge { addr: start.expose_provenance() as u64, length: 104, lkey };
     let mut receive = ibv_recv_wr { wr_id: 1, sg_list: &mut sge, num_sge: 1, ..ibv_recv_wr::default() };
-    // SAFETY: alive; one request.
+    // SAFETY: the queue or pair is alive, and `wr` is one request.
     assert_eq!(unsafe { ops.post_recv.unwrap()(pair.as_ptr(), &mut receive, &mut ptr::null_mut()) }, 0);
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     assert_eq!(unsafe { ops.req_notify_cq.unwrap()(device.cq.as_ptr(), 0) }, 0);
     let mut data = ibv_sge { addr: sge.addr + 1024, length: 64, lkey };
     let opcode = ibv_wr_opcode::IBV_WR_SEND;
     let mut wr =
         ibv_send_wr { wr_id: 2, sg_list: &mut data, num_sge: 1, opcode, send_flags: 2, ..ibv_send_wr::default() };
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     let remote_qpn = unsafe { (*pair.as_ptr()).qp_num };
     wr.wr.ud = ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah: ah.as_ptr(), remote_qpn, remote_qkey: QKEY };
     assert_eq!(post_send(pair, &mut wr), 0);
     let received = device.wait(2).into_iter().find(|wc| wc.wr_id == 1).unwrap();
     assert_eq!((received.status, received.byte_len), (ibv_wc_status::IBV_WC_SUCCESS, 104));
     assert_eq!((received.src_qp, received.wc_flags & 1), (remote_qpn, 1));
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     let named = unsafe { RdmaCore.take_cq_event_of(device.channel) }.unwrap();
     assert_eq!(named, Some(device.cq));
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     unsafe { RdmaCore.destroy_ah(ah) }.unwrap();
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     unsafe { RdmaCore.dereg_mr(region) }.unwrap();
     device.close();
 }
@@ -312,20 +313,20 @@ fn windows_of_both_types_are_bound() {
     let addr = start.expose_provenance() as u64;
     let bind_info = ibv_mw_bind_info { mr: region.as_ptr(), addr, length: 4096, mw_access_flags: 2 };
     for kind in [ibv_mw_type::IBV_MW_TYPE_1, ibv_mw_type::IBV_MW_TYPE_2] {
-        // SAFETY: alive, and nobody else uses it.
+        // SAFETY: the object is alive, and nobody else uses it.
         let window = unsafe { RdmaCore.alloc_mw(device.domain, kind) }.unwrap();
-        // SAFETY: alive, and nobody else uses it.
+        // SAFETY: the object is alive, and nobody else uses it.
         let before = unsafe { (*window.as_ptr()).rkey };
         let rkey = inline::ibv_inc_rkey(before);
         if kind == ibv_mw_type::IBV_MW_TYPE_1 {
             let mut bind = ibv_mw_bind { wr_id: 1, send_flags: 2, bind_info };
-            // SAFETY: alive.
+            // SAFETY: the object is alive.
             let context = unsafe { (*window.as_ptr()).context };
-            // SAFETY: open.
+            // SAFETY: the context is open.
             let bind_mw = unsafe { (*context).ops.bind_mw }.unwrap();
-            // SAFETY: alive, and nobody else uses it.
+            // SAFETY: the object is alive, and nobody else uses it.
             assert_eq!(unsafe { bind_mw(pair.as_ptr(), window.as_ptr(), &mut bind) }, 0);
-            // SAFETY: alive, and nobody else uses it.
+            // SAFETY: the object is alive, and nobody else uses it.
             assert_eq!(unsafe { (*window.as_ptr()).rkey }, rkey);
         } else {
             let opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
@@ -335,12 +336,12 @@ fn windows_of_both_types_are_bound() {
             assert_eq!(post_send(pair, &mut wr), 0);
         }
         assert_eq!(device.wait(1)[0].status, ibv_wc_status::IBV_WC_SUCCESS, "{kind:?}");
-        // SAFETY: alive; before the pair, as rxe wants it.
+        // SAFETY: the window is alive. rxe demands that it is freed before the pair.
         unsafe { RdmaCore.dealloc_mw(window) }.unwrap();
     }
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     unsafe { RdmaCore.dereg_mr(region) }.unwrap();
     device.close();
 }

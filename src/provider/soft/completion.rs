@@ -50,11 +50,11 @@ pub(super) struct Entry {
     pub(super) solicited: bool,
     /// Payload that is written when this completion is polled.
     pub(super) late: Option<Box<Late>>,
-    /// The pair was destroyed, and the pair's provider does not allow a poll to find such a completion.
+    /// The pair was destroyed, and a poll that finds such a completion would be a violation for the pair's provider.
     pub(super) is_dead: bool,
 }
 
-/// Which completions make an event.
+/// The completions for which a queue is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arm {
     No,
@@ -247,7 +247,7 @@ impl State {
         }
     }
 
-    /// Makes an event of the queue, whether it is armed or not.
+    /// Makes an event for the queue, even if it is not armed.
     fn tell(&mut self, index: usize) {
         if let Some(channel) = self.cqs.get(index).and_then(|cq| self.channels.get_mut(cq.channel)) {
             channel.waiting.push_back(index);
@@ -301,7 +301,7 @@ impl State {
     }
 }
 
-/// Checks how many entries a queue is asked to have.
+/// Checks the number of entries that is asked for.
 fn entries(depth: u32) -> Result<usize, c_int> {
     if depth == 0 || depth > super::device::MAX_CQE {
         return Err(libc::EINVAL);
@@ -356,7 +356,7 @@ pub(super) fn sent(id: u64, opcode: ibv_wc_opcode, qpn: u32, len: Option<u32>) -
     wc
 }
 
-/// What a message carries besides its bytes.
+/// The data that a message carries besides its payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Extra {
     Nothing,

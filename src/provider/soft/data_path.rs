@@ -1,4 +1,4 @@
-//! The verbs of the data path: the C functions of the context. They never unwind into C, since nothing in them panics.
+//! The verbs of the data path: the C functions of the context. They never unwind into C, because none of them panics.
 #![allow(unsafe_code, reason = "C functions on raw objects")]
 
 use super::{
@@ -25,8 +25,8 @@ pub(super) fn fill(ops: &mut ibv_context_ops) {
     ops.req_notify_cq = Some(req_notify_cq);
 }
 
-/// The errno of a data-path verb that must do nothing, because of a fault, or because its device or object is gone.
-/// `None` if the verb may go on.
+/// The errno with which a data-path verb must fail, because of a fault, or because its device or object is gone. `None`
+/// if the verb may go on.
 pub(super) fn failure(state: &mut State, device: Option<usize>, verb: Verb) -> Option<c_int> {
     if let Some(errno) = state.faults.verb(verb) {
         return Some(errno);
@@ -112,7 +112,7 @@ unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad:
 unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     // SAFETY: the object is alive (caller).
     let pair = unsafe { find(qp) };
-    // SAFETY: the arguments of a bind (caller).
+    // SAFETY: the arguments are those of a bind (caller).
     let mut request = unsafe { BindRequest::new(mw, bind) };
     let state = &mut *pair.context.fabric.lock();
     let device = device_of_pair(state, pair.index);
@@ -155,7 +155,7 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -
                 Ok(Some(mut wc)) => {
                     let is_failure = wc.status != ibv_wc_status::IBV_WC_SUCCESS;
                     if of_all || is_failure && of_failures {
-                        // SAFETY: initialized (caller), because the profile leaves fields unwritten.
+                        // SAFETY: the profile leaves fields unwritten, so the caller has initialized the array.
                         leave_fields(&mut wc, unsafe { place.assume_init_ref() });
                     }
                     place.write(wc);

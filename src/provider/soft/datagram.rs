@@ -1,4 +1,4 @@
-//! Datagrams: address handles, the header that comes before the data, multicast groups.
+//! Datagrams: address handles, the header before the data, and multicast groups.
 //!
 //! A datagram goes to the pair that its request names, or to each pair that is attached to a group. It is dropped
 //! silently if the Q_Key or the transport does not match, if there is no receive, or if the port is down.
@@ -110,7 +110,7 @@ fn checksum(header: &[u8; 20]) -> u16 {
 }
 
 impl State {
-    /// Makes an address handle, and returns its number.
+    /// Creates an address handle, and returns its number.
     pub(super) fn create_ah(&mut self, pd: usize, attributes: &ibv_ah_attr) -> Result<u32, c_int> {
         let device = self.pds.get(pd).ok_or(libc::EINVAL)?.device;
         if attributes.is_global == 0 || attributes.port_num != device::PORT {

@@ -35,11 +35,11 @@ pub(super) const MAX_SRQ_WR: u32 = 1 << 20;
 /// The most multicast groups, and the most queue pairs in one group.
 pub(super) const MAX_GROUPS: usize = 8192;
 pub(super) const MAX_GROUP_MEMBERS: usize = 56;
-/// The only row of the table of partition keys: full member of the default partition.
+/// The only entry of the table of partition keys: full member of the default partition.
 const DEFAULT_PKEY: u16 = 0xffff;
 /// The most objects of one kind.
 const MAX_OBJECTS: c_int = 1 << 20;
-/// Rows of the GID table, of which two are filled.
+/// The number of entries of the GID table, of which two are filled.
 const GID_ROWS: c_int = 1024;
 /// The most devices of a fabric: the last two bytes of each address are the device's number.
 pub(super) const MAX_DEVICES: usize = 0xfffe;
@@ -66,8 +66,9 @@ const CAPABILITIES: Cap = Cap(Cap::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | Cap::IBV_DEVICE_MEM_MGT_EXTENSIONS.0
     | Cap::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0);
 
-/// Two random bytes that are in every address of this process. They tell the addresses of this process from those of
-/// another process, whose devices no packet reaches (two processes have the same bytes once in 65536 times).
+/// Two random bytes that are in every address of this process. They distinguish the addresses of this process from
+/// those of another process, whose devices no packet can reach. (Two processes have the same bytes once in 65536
+/// times.)
 fn process() -> [u8; 2] {
     static PROCESS: OnceLock<[u8; 2]> = OnceLock::new();
     *PROCESS.get_or_init(|| {
@@ -104,8 +105,8 @@ impl Device {
         let guid = [0x00, 0x49, first, 0xff, 0xfe, second, high, low];
         let link_local = u128::from_be_bytes([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
             | u128::from(u64::from_be_bytes(guid));
-        // One byte numbers 255 devices. Later devices are in another network, whose addresses have two bytes for the
-        // number.
+        // One byte can number 255 devices. Further devices are in another network, whose addresses have two bytes for
+        // the number.
         let ipv4 = u32::from_be_bytes(if high == 0 { [10, first, second, low] } else { [11, first, high, low] });
         let mapped = 0xffff_0000_0000 | u128::from(ipv4);
         Self {
@@ -131,7 +132,7 @@ impl Device {
         self.removed && !always || self.fatal && !verb.outlives_device()
     }
 
-    /// Row `index` of the table of partition keys.
+    /// The entry at `index` of the table of partition keys.
     pub(super) fn pkey(port: u8, index: u16) -> Option<u16> {
         (port == PORT && index == 0).then_some(DEFAULT_PKEY)
     }
@@ -149,8 +150,8 @@ impl Device {
         self.gids.contains(gid)
     }
 
-    /// A number for a new queue pair: 24 bits, and none of the special numbers. A number is used again as late as
-    /// possible.
+    /// A number for a new queue pair: it has 24 bits, and is not one of the special numbers. A number is reused as late
+    /// as possible.
     pub(super) fn take_qpn(&mut self, index: usize) -> Option<u32> {
         const FIRST: u32 = 17;
         const LAST: u32 = 0xff_fffe;
@@ -165,7 +166,7 @@ impl Device {
         None
     }
 
-    /// Makes this number the next queue pair's, if the number is free then.
+    /// Makes `qpn` the number of the next queue pair, if it is free then.
     pub(super) fn take_next(&mut self, qpn: u32) {
         self.next_qpn = qpn;
     }
@@ -244,7 +245,7 @@ impl Device {
 /// The table entry of an open context.
 pub(super) struct ContextInfo {
     pub(super) device: usize,
-    /// Protection domains, channels and completion queues.
+    /// How many protection domains, channels and completion queues the context has.
     pub(super) children: u32,
     pub(super) events: Events,
 }
@@ -252,7 +253,7 @@ pub(super) struct ContextInfo {
 /// Open contexts.
 pub(super) type Contexts = Table<ContextInfo>;
 
-/// A cheap hash for the numbers of objects.
+/// A cheap hash for object numbers.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Numbers;
 

@@ -23,9 +23,9 @@ use std::{mem, time::Duration};
 pub(super) enum Reply {
     /// No answer came back.
     Lost,
-    /// The request has this status: it succeeded, the responder refused it, or the requester's own memory is at fault.
+    /// The request has this status: it succeeded, the responder refused it, or it failed in the requester's own memory.
     Done(ibv_wc_status),
-    /// The responder had no receive. Holds the code of the time to wait.
+    /// The responder had no receive. The value is the RNR timer code of the time to wait.
     NotReady(u8),
 }
 
@@ -251,8 +251,8 @@ impl State {
         self.regions.local(self.pairs.get(index)?.pd, work.sges.as_slice(), work.len, false, to)
     }
 
-    /// The pair at the other end, if packets reach it and it takes them: each of the two must be connected to the
-    /// other.
+    /// The pair at the other end, if packets reach it and it accepts them: each of the two pairs must be connected to
+    /// the other.
     fn peer(&self, index: usize) -> Option<usize> {
         let pair = self.pairs.get(index)?;
         if !self.devices.get(pair.device)?.is_reachable() {
@@ -271,7 +271,7 @@ impl State {
 }
 
 impl Pair {
-    /// Keeps the vectors of a finished request for the next one.
+    /// Keeps the vectors of a finished request for reuse.
     fn recycle(&mut self, work: SendWork) {
         self.send.recycle(work.sges);
         if let Some(data) = work.inline {
@@ -318,7 +318,7 @@ fn answer_timeout(code: u8) -> Option<Duration> {
     (code != 0).then(|| Duration::from_nanos(4096 << code.min(31)))
 }
 
-/// The time that a code of `min_rnr_timer` means.
+/// The time for a code of `min_rnr_timer`.
 fn not_ready_delay(code: u8) -> Duration {
     const HUNDREDTHS_OF_MS: [u64; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072,

@@ -1,4 +1,4 @@
-//! Asynchronous events, which report what no completion reports.
+//! Asynchronous events.
 #![forbid(unsafe_code)]
 
 use super::fabric::State;
@@ -105,7 +105,7 @@ impl State {
         }
     }
 
-    /// Drops the events of an object that is about to be destroyed. The object is still in its table.
+    /// Drops the events of an object that is about to be destroyed, and is still in its table.
     pub(super) fn forget(&mut self, subject: Subject) {
         if let Some(context) = self.context_of(subject)
             && let Some(context) = self.contexts.get_mut(context)

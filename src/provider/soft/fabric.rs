@@ -35,7 +35,7 @@ use std::{
 /// A network of soft devices.
 ///
 /// A device is made when it is first opened by name. The devices of one fabric reach each other, and no device of
-/// another fabric. A clone is the same fabric, which lives as long as a clone or one of its open contexts.
+/// another fabric. A clone names the same fabric, which lives as long as a clone or one of its open contexts.
 #[derive(Clone)]
 pub struct Fabric(Arc<Mutex<State>>);
 
@@ -58,7 +58,7 @@ impl Fabric {
     /// A manual fabric: only [`step`](Self::step) and [`run`](Self::run) do any work, and only
     /// [`advance`](Self::advance) moves the clock.
     ///
-    /// The same calls give the same results each time, and a request stays in flight for as long as a test wants.
+    /// The same calls give the same results each time, and a request stays in flight until the test does its work.
     pub fn manual() -> Self {
         Self::with_clock(Clock::Manual(Duration::ZERO))
     }
@@ -75,7 +75,7 @@ impl Fabric {
                 match Profile::named(&name) {
                     Some(profile) => state.take_profile(profile, true),
                     None => {
-                        eprintln!("interlock: INTERLOCK_SOFT_PROFILE={name} is no profile; taking the specification's")
+                        eprintln!("interlock: INTERLOCK_SOFT_PROFILE={name} names no profile; using `specification`")
                     }
                 }
             }
@@ -91,22 +91,21 @@ impl Fabric {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// As [`new`](Self::new), with devices of this profile.
+    /// Makes an automatic fabric, like [`new`](Self::new), with devices of this profile.
     pub fn with_profile(profile: Profile) -> Self {
         let fabric = Self::new();
         fabric.lock().take_profile(profile, false);
         fabric
     }
 
-    /// As [`manual`](Self::manual), with devices of this profile.
+    /// Makes a manual fabric, like [`manual`](Self::manual), with devices of this profile.
     pub fn manual_with_profile(profile: Profile) -> Self {
         let fabric = Self::manual();
         fabric.lock().take_profile(profile, false);
         fabric
     }
 
-    /// Everything that the library did although the profile's provider does not support it. Empty, unless the library
-    /// has a bug.
+    /// The actions of the library that the profile's provider does not support. Empty, unless the library has a bug.
     pub fn violations(&self) -> Vec<String> {
         self.lock().latitudes.violations.clone()
     }
@@ -148,8 +147,8 @@ impl Fabric {
 
     /// Does all work that can be done now, and returns how many units that was.
     ///
-    /// Timers that are set during this call wait for the next call. So this returns even if timers are set again and
-    /// again.
+    /// Timers that are set during this call wait for the next call. So the call ends even if each timer sets another
+    /// one.
     pub fn run(&self) -> usize {
         self.lock().run_all()
     }
@@ -171,7 +170,7 @@ impl Fabric {
         self.lock().next_timer()
     }
 
-    /// Makes something go wrong.
+    /// Injects a fault.
     pub fn inject(&self, fault: Fault) {
         let mut state = self.lock();
         state.faults.add(&fault);
@@ -198,14 +197,14 @@ impl Fabric {
 
     /// Ends all faults, including those that have not happened yet.
     ///
-    /// Withheld flushes happen now. Lost packets stay lost until they are sent again.
+    /// Withheld flushes happen now. Lost packets stay lost until they are retransmitted.
     pub fn heal(&self) {
         let mut state = self.lock();
         state.heal();
         state.settle();
     }
 
-    /// Opens the device `device`, and makes it if it does not exist.
+    /// Opens the device `device`, and creates it if it does not exist.
     pub(crate) fn open(&self, device: &str) -> Result<NonNull<sys::ibv_context>, VerbError> {
         let failed = |errno| VerbError::new(Verb::OpenDevice.name(), errno);
         let mut state = self.lock();
@@ -223,7 +222,7 @@ impl Fabric {
         Ok(handles::new_context(self.clone(), index, device, async_fd))
     }
 
-    /// The devices that have been made so far.
+    /// The devices that exist so far.
     pub(crate) fn devices(&self) -> Vec<Listed> {
         let list = |device: &Device| Listed { name: device.name.clone(), guid_be: device.guid_be() };
         self.lock().devices.iter().map(list).collect()
@@ -268,7 +267,7 @@ enum Clock {
     Manual(Duration),
 }
 
-/// Whose timer it is.
+/// The owner of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TimerOf {
     Pair(usize),
@@ -286,7 +285,7 @@ struct Timer {
     of: TimerOf,
 }
 
-/// Everything that the lock guards.
+/// The state that the lock guards.
 pub(super) struct State {
     clock: Clock,
     pub(super) latitudes: Latitudes,
@@ -342,7 +341,7 @@ impl State {
         self.last_epoch
     }
 
-    /// The number of the device of that name, a new one if there is none.
+    /// The number of the device with that name. Creates the device if it does not exist.
     pub(super) fn device(&mut self, name: &str) -> Result<usize, c_int> {
         let number = self.devices.len();
         if let Some(found) = self.devices.iter().position(|device| device.name == name) {
@@ -464,7 +463,8 @@ impl State {
         units
     }
 
-    /// Called at the end of each verb and before polling: an automatic fabric does all work that can be done.
+    /// Does all work that can be done, if the fabric is automatic. Each verb calls this at its end, and polls call it
+    /// first.
     pub(super) fn settle(&mut self) {
         if !self.is_manual() {
             self.run_all();
@@ -494,7 +494,8 @@ impl State {
             TimerOf::Cm(id) => self.cm.set_timer(id, number),
         }
         self.timers.push(Reverse(Timer { due, number, of }));
-        // A thread that waits already chose its timeout without this timer. It must wake, or it could sleep past it.
+        // A waiting thread chose its timeout before this timer was set. Wake that thread, or it could sleep past the
+        // timer.
         if first && !self.is_manual() {
             self.wake_waiting();
             #[cfg(feature = "cm")]
@@ -512,7 +513,8 @@ impl State {
         None
     }
 
-    /// How long a thread may wait at most. `None` on a manual fabric, whose clock moves only on request.
+    /// The longest time that a thread may wait; `None` if there is no limit. A manual fabric has none, since only the
+    /// program moves its clock.
     pub(super) fn next_wakeup(&mut self) -> Option<Duration> {
         if self.is_manual() { None } else { self.next_timer() }
     }

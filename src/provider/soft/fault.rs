@@ -1,4 +1,4 @@
-//! Failures on demand.
+//! Injected faults.
 #![forbid(unsafe_code)]
 
 use libc::c_int;
@@ -43,11 +43,11 @@ pub enum Verb {
     QueryQp,
     /// `ibv_destroy_qp`
     DestroyQp,
-    /// `ibv_post_send`: refused as a whole, `bad_wr` names the first request
+    /// `ibv_post_send`: the whole list is refused, and `bad_wr` points at its first request
     PostSend,
-    /// `ibv_post_recv`: refused as a whole, `bad_wr` names the first request
+    /// `ibv_post_recv`: the whole list is refused, and `bad_wr` points at its first request
     PostRecv,
-    /// `ibv_poll_cq`: gives the negative number
+    /// `ibv_poll_cq`: returns the negative errno
     PollCq,
     /// `ibv_req_notify_cq`
     ReqNotifyCq,
@@ -79,7 +79,7 @@ pub enum Verb {
     QuerySrq,
     /// `ibv_destroy_srq`
     DestroySrq,
-    /// `ibv_post_srq_recv`: refused as a whole, `bad_wr` names the first request
+    /// `ibv_post_srq_recv`: the whole list is refused, and `bad_wr` points at its first request
     PostSrqRecv,
     /// `ibv_attach_mcast`
     AttachMcast,
@@ -184,7 +184,7 @@ impl Verb {
         }
     }
 
-    /// Whether the verb still works on a device in its fatal state: those that destroy objects or report earlier events
+    /// Whether the verb still works on a device in its fatal state: verbs that destroy objects or report earlier events
     /// do.
     pub(super) fn outlives_device(self) -> bool {
         matches!(
@@ -206,16 +206,16 @@ impl Verb {
     }
 }
 
-/// Something that goes wrong, for [`Fabric::inject`](super::Fabric::inject).
+/// A failure for [`Fabric::inject`](super::Fabric::inject).
 ///
-/// A fault acts on the whole fabric. Counts of `u32::MAX` last until [`Fabric::heal`](super::Fabric::heal).
+/// A fault acts on the whole fabric. A count of `u32::MAX` lasts until [`Fabric::heal`](super::Fabric::heal).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
     /// From now on, `after` calls of `verb` work as usual, then `count` calls fail with the positive `errno` and do
     /// nothing.
     ///
-    /// Models a kernel that is out of memory, a driver that cannot destroy an object, a broken device. `after: 0,
+    /// Models a kernel that is out of memory, a driver that cannot destroy an object, or a broken device. `after: 0,
     /// count: 1` makes only the next call fail; a count of 0 does nothing.
     VerbFails {
         /// Which verb.
@@ -227,24 +227,24 @@ pub enum Fault {
         /// The error; 0 and negative numbers become `EIO`.
         errno: i32,
     },
-    /// The next `ibv_post_send` answers `errno` and does not write `bad_wr`, but its requests are in the queue.
+    /// The next `ibv_post_send` returns `errno` and does not write `bad_wr`, but its requests are in the queue.
     ///
     /// They run with the next post, transition or timer of that queue pair, in any state from Ready To Send on. Models
     /// Linux soft-RoCE below Ready To Send.
     SendKept {
-        /// What the post answers.
+        /// The error that the post returns.
         errno: i32,
     },
-    /// The next `ibv_post_recv` answers `errno` and does not write `bad_wr`, but its requests are in the queue.
+    /// The next `ibv_post_recv` returns `errno` and does not write `bad_wr`, but its requests are in the queue.
     ///
     /// Models Linux soft-RoCE in Reset.
     ReceiveKept {
-        /// What the post answers.
+        /// The error that the post returns.
         errno: i32,
     },
     /// The next `count` requests (retransmissions included) never arrive.
     ///
-    /// Models a dead peer, a broken link, a full switch. The requester retries by its timer.
+    /// Models a dead peer, a broken link or a full switch. The requester's timer makes it retry.
     RequestsLost {
         /// How many.
         count: u32,
@@ -257,20 +257,20 @@ pub enum Fault {
         /// How many.
         count: u32,
     },
-    /// The next `count` requests that are carried out end with a local protection error.
+    /// The next `count` requests that the device executes end with a local protection error.
     ///
-    /// Models memory that the device cannot reach any more. No safe program can cause that.
+    /// Models memory that the device cannot access any more. No safe program can cause that.
     RequestsFail {
         /// How many.
         count: u32,
     },
-    /// Withholds flushes until `heal` or until a further modify to Error: of queue pairs that enter Error from now on,
-    /// and of requests that are posted to them there.
+    /// Queue pairs that enter Error from now on do not flush their requests, nor requests that are posted to them
+    /// later, until `heal` or another modify to Error.
     ///
     /// Models a device that flushes late, and Linux soft-RoCE, which flushes receives that were posted in Error only
     /// after another modify to Error.
     FlushWithheld,
-    /// The device is gone. Its verbs answer `EIO`, except taking asynchronous events, and closing a context without
+    /// The device is gone. Its verbs return `EIO`, except taking asynchronous events and closing a context without
     /// objects. Its queue pairs are in Error and make no completions. `IBV_EVENT_DEVICE_FATAL` is raised.
     ///
     /// Models surprise removal, as libibverbs shows it. `heal` brings the device back; its pairs stay in Error.
@@ -279,7 +279,7 @@ pub enum Fault {
         device: String,
     },
     /// The device fails, but its driver works. Its queue pairs are in Error and flush their requests, and
-    /// `IBV_EVENT_DEVICE_FATAL` is raised. Verbs answer `EIO`, except those that destroy, take events and poll.
+    /// `IBV_EVENT_DEVICE_FATAL` is raised. Verbs return `EIO`, except those that destroy, take events and poll.
     ///
     /// Models the internal error state of a driver. `heal` brings the device back; its pairs stay in Error.
     DeviceFatal {
@@ -300,23 +300,23 @@ pub enum Fault {
         /// Its name.
         device: String,
     },
-    /// The next `count` connect requests of rdma_cm never arrive, those that are sent again included.
+    /// The next `count` connect requests of rdma_cm (retransmissions included) never arrive.
     ///
-    /// Models a host that does not answer. The client asks again every 4.9 s, and gives up after 77.7 s.
+    /// Models a host that does not answer. The client retransmits its request every 4.9 s, and gives up after 77.7 s.
     ConnectRequestsLost {
         /// How many.
         count: u32,
     },
-    /// The clients of the next `count` connect requests that reach a listener vanish: nothing happens to their
-    /// identifiers any more. The server sees the request, and its accept fails with `EINVAL`.
+    /// The clients of the next `count` connect requests that reach a listener vanish: their identifiers send and
+    /// receive nothing more. The server sees the request, and its accept fails with `EINVAL`.
     ///
     /// Models a client whose process ends before the server accepts.
     ClientsGone {
         /// How many.
         count: u32,
     },
-    /// The servers of the next `count` accepts vanish after them: nothing happens to their identifiers any more. The
-    /// client gets the answer, and a reject after it.
+    /// The servers of the next `count` accepts vanish after the accept: their identifiers send and receive nothing
+    /// more. The client gets the answer, and a reject after it.
     ///
     /// Models a server whose process ends between its accept and the client's answer.
     ServersGone {
@@ -331,7 +331,7 @@ pub enum Fault {
         /// The name of the device.
         device: String,
     },
-    /// A registration fails with `ENOMEM` if more than `bytes` bytes would then be registered in all.
+    /// A registration fails with `ENOMEM` if the total of registered bytes would exceed `bytes`.
     ///
     /// Models `RLIMIT_MEMLOCK`.
     LockedMemoryLimit {
@@ -455,7 +455,7 @@ impl Faults {
     }
 }
 
-/// Takes one of `count`, if there is one. `u32::MAX` stands for no end.
+/// Decrements `count` and returns true, unless it is 0. `u32::MAX` is never decremented.
 fn spend(count: &mut u32) -> bool {
     match *count {
         0 => false,

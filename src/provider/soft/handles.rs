@@ -1,4 +1,4 @@
-//! The C objects of this provider, and the way from a pointer to the object behind it.
+//! The C objects of this provider, and how to find the object behind a pointer.
 //!
 //! A C struct holds the address of its context and the number of its object; everything else is in tables under the
 //! fabric's lock. [`find`] reads these two fields once and returns an [`Object`], which safe code can use.
@@ -84,12 +84,12 @@ pub(super) struct Object<'a, T> {
     /// The address of the C struct, which the C structs of other objects hold.
     pub(super) raw: *mut T,
     pub(super) context: OpenContext<'a>,
-    /// The object's place in the table of its kind.
+    /// The object's index in the table of its kind.
     pub(super) index: usize,
     marker: PhantomData<&'a T>,
 }
 
-/// Makes the C struct of an open context, which is entry `index` of the fabric's table.
+/// Creates the C struct of an open context, which is the entry at `index` of the fabric's table.
 pub(super) fn new_context(fabric: Fabric, index: usize, name: &str, async_fd: RawFd) -> NonNull<ibv_context> {
     let mut device = ibv_device {
         node_type: ibv_node_type::IBV_NODE_CA,
@@ -108,7 +108,7 @@ pub(super) fn new_context(fabric: Fabric, index: usize, name: &str, async_fd: Ra
     base.num_comp_vectors = device::COMPLETION_VECTORS as c_int;
     let context = give(SoftContext { base, fabric, index, device });
     let device = context.as_ptr().wrapping_byte_add(offset_of!(SoftContext, device)).cast();
-    // SAFETY: allocated above, so nobody else knows it.
+    // SAFETY: the context was allocated above, so nobody else knows it.
     unsafe { (*context.as_ptr()).base.device = device };
     context.cast()
 }
@@ -137,24 +137,24 @@ pub(super) unsafe fn find<'a, T: Handle>(raw: *mut T) -> Object<'a, T> {
     let context = unsafe { raw.wrapping_byte_add(T::CONTEXT).cast::<*mut ibv_context>().read() };
     // SAFETY: the object is alive (caller) and has this member (`Handle`).
     let handle = unsafe { raw.wrapping_byte_add(T::HANDLE).cast::<u32>().read() };
-    // SAFETY: the context of a live object is open.
+    // SAFETY: the object is alive (caller), so its context is open.
     let context = unsafe { open_context(context) };
     Object { raw, context, index: handle as usize, marker: PhantomData }
 }
 
-/// As [`find`], where C allows a null pointer.
+/// Like [`find`], but for a pointer that C allows to be null.
 ///
 /// # Safety
 ///
 /// `raw` is null, or as in [`find`].
 pub(super) unsafe fn find_unless_null<'a, T: Handle>(raw: *mut T) -> Option<Object<'a, T>> {
-    // SAFETY: not null, so the object is alive (caller).
+    // SAFETY: `raw` is not null, so the object is alive (caller).
     (!raw.is_null()).then(|| unsafe { find(raw) })
 }
 
 impl OpenContext<'_> {
     /// Does the work of a verb under the lock; `f` gets the number of the context. If the verb must fail, or its device
-    /// is gone, `f` does not run. Afterwards an automatic fabric does the work that can be done.
+    /// is gone, `f` does not run. Afterwards an automatic fabric does all work that can be done.
     pub(super) fn control<R>(
         self,
         verb: Verb,
@@ -172,7 +172,7 @@ impl OpenContext<'_> {
 }
 
 impl<T> Object<'_, T> {
-    /// As [`OpenContext::control`]; `f` gets the number of the object.
+    /// Like [`OpenContext::control`], but `f` gets the number of the object.
     pub(super) fn control<R>(
         &self,
         verb: Verb,
@@ -202,12 +202,12 @@ pub(super) unsafe fn free<T>(object: NonNull<T>) {
     drop(unsafe { Box::from_raw(object.as_ptr()) });
 }
 
-/// Destroys an object: `f` takes it out of its table, and if that succeeds the C struct is freed.
+/// Destroys an object: `f` removes it from its table. If that succeeds, frees the C struct.
 ///
 /// # Safety
 ///
-/// As [`find`]. `T` is the type that was passed to [`give`]. After a success the caller does not use the object any
-/// more.
+/// The same as for [`find`]. `T` is the type that was passed to [`give`]. After a success the caller does not use the
+/// object any more.
 pub(super) unsafe fn destroy<T: Handle>(
     raw: NonNull<T>,
     verb: Verb,
@@ -217,7 +217,7 @@ pub(super) unsafe fn destroy<T: Handle>(
     let object = unsafe { find(raw.as_ptr()) };
     let destroyed = object.control(verb, f);
     match destroyed {
-        // SAFETY: the caller does not use it after a success.
+        // SAFETY: the caller does not use the object after a success.
         Ok(()) => unsafe { free(raw) },
         Err(_) => object.context.fabric.lock().half_destroy(verb, object.index),
     }

@@ -1,4 +1,4 @@
-//! The places where a device may use a latitude of the specification: the code behind the
+//! Latitudes: choices that the specification leaves to a device. This is the code behind the
 //! [habits](super::profile::Habits) of a profile.
 //!
 //! If the library uses the device in a way that its provider does not support, that is a violation: it is recorded, or
@@ -21,14 +21,14 @@ use crate::sys::{ibv_qp_cap, ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use libc::c_int;
 use std::{ptr, sync::MutexGuard, thread};
 
-/// The latitudes of the devices of a fabric. Whether a latitude is taken is decided anew each time.
+/// The latitudes of the devices of a fabric. The device decides each time whether to take a latitude.
 pub(super) struct Latitudes {
     pub(super) row: &'static Promises,
     pub(super) habits: Habits,
     /// Whether the profile takes no latitude at all.
     pub(super) is_strict: bool,
     random: Random,
-    /// Everything that the library did although the provider does not support it.
+    /// The actions of the library that the provider does not support.
     pub(super) violations: Vec<String>,
     /// Whether a violation aborts the process.
     aborts: bool,
@@ -124,8 +124,8 @@ impl Latitudes {
         }
     }
 
-    /// Reads the elements of a request as careless providers do: they read the first element of an empty list, and take
-    /// an element of 0 bytes for one of 2^31.
+    /// Reads the elements of a request as some providers do: they read the first element of an empty list, and take an
+    /// element of 0 bytes for one of 2^31 bytes.
     #[inline]
     pub(super) fn inspect<W: Linked>(&mut self, request: &Request<'_, W>, is_inline: bool) {
         if !self.habits.reads_lists {
@@ -158,8 +158,8 @@ impl Latitudes {
         }
     }
 
-    /// `new` enters its queue after `last`, of the same work queue. If `last` failed and `new` was flushed, the device
-    /// may report the failure for `new` instead.
+    /// `new` is added to a completion queue after `last`, and both are of one work queue. If `last` failed and `new`
+    /// was flushed, the device may report the failure for `new` instead.
     pub(super) fn shift_blame(&mut self, last: &mut ibv_wc, new: &mut ibv_wc) {
         let flush = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
         let may = new.status == flush && last.status != flush && last.status != ibv_wc_status::IBV_WC_SUCCESS;
@@ -174,14 +174,16 @@ impl Latitudes {
         if self.habits.calls_all_sends { ibv_wc_opcode::IBV_WC_SEND } else { opcode }
     }
 
-    /// Whether a peer reaches the whole region through a window.
+    /// Whether a peer can access the whole region through a window.
     pub(super) fn has_lax_windows(&self) -> bool {
         !self.is_strict && self.row.windows == Windows::NoBarrier
     }
 
     pub(super) fn violate(&mut self, what: String) {
         if self.aborts {
-            eprintln!("interlock: the soft device met what a provider need not bear: {what}");
+            eprintln!(
+                "interlock: the library used the soft device in a way that its provider does not support: {what}"
+            );
             std::process::abort();
         }
         self.violations.push(what);
@@ -224,7 +226,8 @@ impl State {
         }
     }
 
-    /// A message is about to fill the oldest receive of a pair. Sometimes overwrites all memory of that receive first.
+    /// Called before a message fills the oldest receive of a pair. Sometimes overwrites all memory of that receive
+    /// first.
     pub(super) fn scribble(&mut self, peer: usize) {
         if self.latitudes.takes(|habits| habits.scribbles)
             && let Some(late) = self.waste_of(peer)
@@ -233,8 +236,8 @@ impl State {
         }
     }
 
-    /// The oldest receive of a pair fails or is flushed. Sometimes its memory is overwritten when that completion is
-    /// polled.
+    /// Called when the oldest receive of a pair fails or is flushed. Sometimes returns junk to write to its memory when
+    /// the completion is polled.
     pub(super) fn waste(&mut self, peer: usize) -> Option<Box<Late>> {
         let does = self.latitudes.takes(|habits| habits.scribbles);
         if does { self.waste_of(peer) } else { None }
@@ -249,7 +252,7 @@ impl State {
         small.then(|| Box::new(Late::new(vec![SCRIBBLE; usize::try_from(len).unwrap_or(0)], to)))
     }
 
-    /// A pair is destroyed or reset. Sometimes this removes the pair's completions that nobody has polled.
+    /// Called when a pair is destroyed or reset. Sometimes removes the pair's unpolled completions.
     pub(super) fn leave_completions(&mut self, index: usize, is_reset: bool) {
         if self.latitudes.is_strict {
             return;
@@ -288,8 +291,7 @@ impl State {
                 }
             }
         }
-        // Receives of a shared queue that were completed but not polled: their slots are free again, and they never
-        // complete.
+        // The removed completions of shared receives are never polled, so their slots become free here.
         for slot in freed.iter().filter(|slot| slot.side == Side::Shared) {
             if let Some(srq) = self.srqs.get_mut(slot.owner).filter(|srq| srq.epoch == slot.epoch) {
                 srq.queue.free_one();
@@ -297,8 +299,8 @@ impl State {
         }
     }
 
-    /// A region is being deregistered. That is a violation if a request in flight still names the region, or if payload
-    /// for the region is held back.
+    /// Called when a region is deregistered. That is a violation if a request in flight still names the region, or if
+    /// payload for the region is held back.
     pub(super) fn watch_memory(&mut self, region: usize) {
         let Some(ending) = self.regions.get(region).filter(|_| !self.latitudes.is_strict) else { return };
         let needs = |sges: &Sges| sges.as_slice().iter().any(|element| element.lkey == ending.lkey);
@@ -316,8 +318,8 @@ impl State {
         }
     }
 
-    /// Handles a completion that is polled: it is a violation if its pair was destroyed before, and payload that was
-    /// held back is written now.
+    /// Handles a completion that is polled. It is a violation if its pair was destroyed before. Writes the payload that
+    /// was held back.
     pub(super) fn meet(&mut self, entry: &Entry) {
         if entry.is_dead {
             let (id, qpn) = (entry.wc.wr_id, entry.wc.qp_num);
@@ -355,7 +357,8 @@ impl State {
         }
     }
 
-    /// The destroy of an object failed. On some devices a queue pair or shared receive queue is then half-destroyed.
+    /// Called when the destroy of an object fails. On some devices a queue pair or shared receive queue is then
+    /// half-destroyed.
     pub(super) fn half_destroy(&mut self, verb: Verb, index: usize) {
         if self.latitudes.row.destroy_may_be_retried {
             return;
@@ -376,8 +379,8 @@ impl State {
     }
 }
 
-/// Lets other threads run in the middle of a poll, to find out whether they poll the same queue or destroy a pair
-/// meanwhile. Some providers break when that happens.
+/// Lets other threads run in the middle of a poll, to detect whether they poll the same queue or destroy a pair at the
+/// same time. Some providers break when that happens.
 pub(super) fn pause_in_poll<'f>(
     mut state: MutexGuard<'f, State>,
     fabric: &'f Fabric,

@@ -1,4 +1,4 @@
-//! The device's access to the memory of programs. No other file of the device does this.
+//! The device's accesses to the memory of programs. No other file of the device accesses it.
 //!
 //! Memory of a region without remote rights is *private*. Its owner does not touch it until the completion is polled,
 //! and the fabric's lock orders the device's plain copies against the owner's accesses.
@@ -39,7 +39,7 @@ pub(super) struct Registration {
     ///    that is posted belongs to the device alone until it completes.
     addr: *mut u8,
     len: usize,
-    /// The address by which the keys name the first byte, if that is not the byte's own address.
+    /// The address of the first byte for requests that use the keys, if it is not the byte's own address.
     pub(super) iova: Option<u64>,
     pub(super) access: u32,
 }
@@ -47,7 +47,8 @@ pub(super) struct Registration {
 impl Registration {
     /// # Safety
     ///
-    /// As for [`Provider::reg_mr`](crate::provider::Provider::reg_mr): the caller gives the device the memory (0).
+    /// The same as for [`Provider::reg_mr`](crate::provider::Provider::reg_mr): the caller gives the device the memory
+    /// (0).
     pub(super) unsafe fn new(addr: *mut u8, len: usize, iova: Option<u64>, access: ibv_access_flags) -> Self {
         Self { addr, len, iova, access: access.0 }
     }
@@ -70,7 +71,7 @@ impl Registration {
 pub(super) struct Extent {
     /// # Invariants
     ///
-    /// 0. Taken from a [`Registration`], whose invariant (0) holds until [`end`](Self::end).
+    /// 0. The memory is that of a [`Registration`], whose invariant (0) holds until [`end`](Self::end).
     addr: usize,
     len: usize,
 }
@@ -102,8 +103,8 @@ impl Extent {
     }
 }
 
-/// Counts the regions of a fabric that have ended. Each fabric has one counter. While it is borrowed, no region can
-/// end.
+/// Counts the regions of a fabric that have ended. Each fabric has one such counter. No region can end while the
+/// counter is borrowed, since [`Extent::end`] changes it.
 #[derive(Debug, Default)]
 pub(super) struct Era(u64);
 
@@ -135,7 +136,7 @@ impl Span {
 
     /// # Safety
     ///
-    /// As [`piece`](Self::piece), and the span is writable.
+    /// The same as for [`piece`](Self::piece), and the span is writable.
     unsafe fn target<'a>(&self) -> Target<'a> {
         // SAFETY: the era lasts (caller).
         Target(unsafe { self.piece() })
@@ -167,7 +168,7 @@ struct Piece<'a> {
 struct Target<'a>(
     /// # Invariants
     ///
-    /// 0. Can be written for `'a`, and nobody else accesses it plainly.
+    /// 0. The memory may be written for `'a`, and nobody else accesses it without atomics.
     Piece<'a>,
 );
 
@@ -176,7 +177,7 @@ impl<'a> Piece<'a> {
         Self { addr: bytes.as_ptr().expose_provenance(), len: bytes.len(), exposed: false, marker: PhantomData }
     }
 
-    /// The first `len` bytes of the piece, which has at least as many.
+    /// The first `len` bytes of the piece, or all of it if it is shorter.
     fn first(&self, len: usize) -> Self {
         Self { len: len.min(self.len), ..*self }
     }
@@ -196,7 +197,7 @@ impl<'a> Piece<'a> {
             let part = (WORD - offset).min(self.len - done);
             done += part;
             let word = ptr::with_exposed_provenance_mut::<u64>(addr - offset);
-            // SAFETY: aligned by construction, and everybody accesses it by such atomics (0).
+            // SAFETY: the word is aligned by construction, and everybody accesses it by such atomics (0).
             (part > 0).then(|| (unsafe { AtomicU64::from_ptr(word) }, offset, part))
         })
     }
@@ -227,19 +228,21 @@ pub(super) fn copy(era: &Era, from: Source<'_>, to: &[Span]) {
     let permitted = readable && to.iter().all(|span| span.era == era.0 && span.writable);
     debug_assert!(permitted, "memory was found under another lock, or to be read");
     if permitted {
-        // SAFETY: the era cannot end while it is borrowed.
+        // SAFETY: the spans are of this era (checked above), and no region can end while the era is borrowed, so their
+        // memory is still registered.
         let from = unsafe { from.pieces() };
-        // SAFETY: the era cannot end while it is borrowed, and the span is writable.
+        // SAFETY: as above; the spans of `to` are of this era and writable too (checked above).
         carry(from, to.iter().map(|span| unsafe { span.target() }));
     }
 }
 
-/// As [`copy`], into bytes of the device itself.
+/// Like [`copy`], but into bytes of the device itself.
 pub(super) fn read(era: &Era, from: Source<'_>, to: &mut [u8]) {
     let current = from.registered.iter().all(|span| span.era == era.0);
     debug_assert!(current, "memory was found under another lock");
     if current {
-        // SAFETY: the era cannot end while it is borrowed.
+        // SAFETY: the spans are of this era (checked above), and no region can end while the era is borrowed, so their
+        // memory is still registered.
         carry(unsafe { from.pieces() }, iter::once(Target::of_bytes(to)));
     }
 }
@@ -261,9 +264,9 @@ impl Late {
 
     /// Writes the payload to the memory that the request named, even if somebody else owns that memory by now.
     pub(super) fn write(&self) {
-        // SAFETY: nothing here shows that the memory is still registered. Some providers write it all the same, and
-        // this device does as they do. So the library must not give the memory back before this completion is polled;
-        // the tests under Miri and AddressSanitizer check that it does not.
+        // SAFETY: nothing here shows that the memory is still registered. This device imitates providers that write it
+        // in any case. So the library must not give the memory back before this completion is polled; the tests under
+        // Miri and AddressSanitizer check that it does not.
         let to = self.to.iter().map(|span| unsafe { span.target() });
         carry(iter::once(Piece::of_bytes(&self.bytes)), to);
     }
@@ -292,8 +295,8 @@ fn transfer(mut from: Piece<'_>, Target(mut to): Target<'_>) {
         (false, false) => {
             let source = ptr::with_exposed_provenance::<u8>(from.addr);
             let target = ptr::with_exposed_provenance_mut::<u8>(to.addr);
-            // SAFETY: the device owns both (0 of each). They may overlap, when a queue pair sends to itself, so this is
-            // `copy`.
+            // SAFETY: the device owns both pieces (0 of each). They may overlap if a queue pair sends to itself, so
+            // this is `copy`.
             unsafe { ptr::copy(source, target, from.len.min(to.len)) }
         }
         (true, false) => load(from, Target(to)),
@@ -316,8 +319,8 @@ fn load(from: Piece<'_>, Target(to): Target<'_>) {
     let mut target = ptr::with_exposed_provenance_mut::<u8>(to.addr);
     for (word, offset, part) in from.first(to.len).words() {
         let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-        // SAFETY: the `part` bytes from `offset` are inside the array. The device owns the target, which is as long as
-        // the piece.
+        // SAFETY: the `part` bytes from `offset` are inside the array. The device owns the target, which is at least as
+        // long as the piece.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr().wrapping_add(offset), target, part) };
         target = target.wrapping_add(part);
     }
@@ -326,11 +329,12 @@ fn load(from: Piece<'_>, Target(to): Target<'_>) {
 /// Writes a private piece into exposed memory of its length.
 fn store(from: Piece<'_>, Target(to): Target<'_>) {
     let mut source = ptr::with_exposed_provenance::<u8>(from.addr);
-    // Pairs with a program that loads the data relaxed and then fences: such a program then also sees earlier messages.
+    // Pairs with the acquire fence of a program that has loaded the data relaxed: the program then also sees earlier
+    // messages.
     fence(Ordering::Release);
     for (word, offset, part) in to.first(from.len).words() {
         let mut bytes = [0_u8; WORD];
-        // SAFETY: the piece is as long as the target, and nobody writes it; the `part` bytes from `offset` are inside
+        // SAFETY: the source is as long as the target, and nobody writes it; the `part` bytes from `offset` are inside
         // the array.
         unsafe { ptr::copy_nonoverlapping(source, bytes.as_mut_ptr().wrapping_add(offset), part) };
         let value = u64::from_ne_bytes(bytes);
@@ -338,7 +342,7 @@ fn store(from: Piece<'_>, Target(to): Target<'_>) {
             word.store(value, Ordering::Relaxed);
         } else {
             let mask = mask(offset, part);
-            // Never fails, since the closure always returns a value.
+            // `fetch_update` never fails, since the closure always returns `Some`.
             _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(old & !mask | value));
         }
         source = source.wrapping_add(part);
@@ -366,13 +370,14 @@ pub(super) enum AtomicOp {
     Write(u64),
 }
 
-/// Does `op` on the word at the start of `span`, and returns the old value. `None` unless the span starts with an
+/// Executes `op` on the word at the start of `span`, and returns the old value. `None` unless the span starts with an
 /// aligned word of exposed, writable memory.
 pub(super) fn atomic(era: &Era, span: Span, op: AtomicOp) -> Option<u64> {
     if !(span.exposed && span.writable && span.era == era.0) {
         return None;
     }
-    // SAFETY: the era cannot end while it is borrowed.
+    // SAFETY: the span is of this era (checked above), and no region can end while the era is borrowed, so its memory
+    // is still registered.
     let (word, _, _) = unsafe { span.piece() }.words().next().filter(|(_, _, bytes)| *bytes == WORD)?;
     Some(match op {
         AtomicOp::Add(value) => word.fetch_add(value, Ordering::SeqCst),

@@ -1,4 +1,4 @@
-//! The verbs that make regions, windows and address handles of a protection domain.
+//! The verbs that create regions, windows and address handles in a protection domain.
 #![forbid(unsafe_code)]
 
 use super::{

@@ -15,7 +15,7 @@
 // | `objects` | tables, protection domains |
 // | `regions` | memory regions and their keys |
 // | `window` | memory windows |
-// | `memory` | how the device touches memory |
+// | `memory` | how the device accesses memory |
 // | `completion` | completion queues, channels, the fields of completions |
 // | `events` | asynchronous events |
 // | `pair` | queue pairs |
@@ -27,7 +27,7 @@
 // | `responder` | the responder |
 // | `datagram` | address handles, datagrams, multicast groups |
 // | `cm` | rdma_cm |
-// | `fault` | failures on demand |
+// | `fault` | injected faults |
 // | `profile`, `latitude`, `random` | the habits of each provider, their effect, and when a device follows them |
 // | `handles` | the objects behind the pointers of the C interface |
 // | `verbs`, `memory_verbs`, `queue_verbs` | the control path, as `Provider` |

@@ -36,7 +36,7 @@ impl State {
         }
         let attributes = self.checked(pair, new, mask)?;
 
-        // Requests that were posted in Send Queue Error are flushed; they never run, even though sends start again.
+        // Flush the requests that were posted in Send Queue Error: they must not run when sending starts again.
         if from == PairState::SendError && to == PairState::ReadyToSend {
             while self.flush_send(index) {}
         }
@@ -83,7 +83,7 @@ impl State {
         Ok(to.raw())
     }
 
-    /// The attributes of `pair` after those that `mask` names are taken from `new`. `Err` if one is out of its range.
+    /// The attributes of `pair`, with those that `mask` names taken from `new`. `Err` if one of these is out of range.
     fn checked(&self, pair: &Pair, new: &ibv_qp_attr, mask: Mask) -> Result<Attributes, c_int> {
         let has = |bit: Mask| (mask & bit).0 != 0;
         let ensure = |fine: bool| if fine { Ok(()) } else { Err(libc::EINVAL) };

@@ -1,4 +1,4 @@
-//! Tables of objects, addresses of objects, protection domains.
+//! Tables of objects, addresses of objects, and protection domains.
 #![forbid(unsafe_code)]
 
 use super::{device::Device, fabric::State};
@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicPtr, Ordering},
 };
 
-/// Objects by a small number. The number is used again after the object is gone.
+/// A table of objects. The number of an object is reused after the object is gone.
 pub(super) struct Table<T> {
     slots: Vec<Option<T>>,
     free: Vec<usize>,
@@ -63,11 +63,11 @@ impl<T> Table<T> {
 pub(super) struct Pd {
     pub(super) context: usize,
     pub(super) device: usize,
-    /// Queue pairs, shared receive queues, memory regions, windows and addresses.
+    /// How many queue pairs, shared receive queues, memory regions, windows and address handles the domain has.
     pub(super) children: u32,
 }
 
-/// The address of the C struct of an object. Events name objects by it; this device never follows it.
+/// The address of the C struct of an object. Events name the object by this address; the device never dereferences it.
 ///
 /// It is atomic only because the tables are shared between threads: a plain pointer is not `Send`.
 pub(super) struct Raw<T>(AtomicPtr<T>);

@@ -1,4 +1,4 @@
-//! Queue pairs: their parts, and how they are made, changed and destroyed.
+//! Queue pairs: their parts, and how they are created, queried and destroyed.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -17,7 +17,7 @@ use libc::c_int;
 /// Queue pairs.
 pub(super) type Pairs = Table<Pair>;
 
-/// The attributes that modify sets.
+/// The attributes that `ibv_modify_qp` sets.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Attributes {
     pub(super) port: u8,
@@ -26,7 +26,7 @@ pub(super) struct Attributes {
     pub(super) mtu: ibv_mtu_code,
     pub(super) peer_qpn: u32,
     pub(super) ah: ibv_ah_attr,
-    /// The GID of row `ah.grh.sgid_index`.
+    /// The GID at index `ah.grh.sgid_index`.
     pub(super) gid: [u8; 16],
     pub(super) peer_gid: [u8; 16],
     pub(super) max_dest_rd_atomic: u8,
@@ -68,11 +68,11 @@ pub(super) struct Flight {
 /// The progress of a request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Phase {
-    /// To be sent, for the first time or again.
+    /// The request is to be sent or retransmitted.
     Ready,
-    /// Sent, and no answer has come back.
+    /// The request was sent, and no answer has come back.
     AwaitingAnswer,
-    /// The responder was not ready, so the request will be sent again later.
+    /// The responder was not ready, so the request will be retransmitted later.
     AwaitingReceiver,
     /// The answer is on its way.
     Answered(crate::sys::ibv_wc_status),
@@ -87,7 +87,7 @@ pub(super) struct Pair {
     pub(super) send_cq: usize,
     pub(super) receive_cq: usize,
     pub(super) qpn: u32,
-    /// Identifies the pair in the whole fabric, from creation or its last reset on.
+    /// Identifies the pair in the whole fabric, since its creation or last reset.
     pub(super) epoch: u64,
     pub(super) state: PairState,
     pub(super) attributes: Attributes,
@@ -188,7 +188,7 @@ impl Pair {
     }
 }
 
-/// What a pair is created with.
+/// The attributes that a pair is created with.
 pub(super) struct Creation {
     pub(super) transport: Transport,
     pub(super) srq: Option<usize>,
@@ -307,7 +307,7 @@ impl State {
         Ok(self.pairs.get(index).ok_or(libc::EINVAL)?.query())
     }
 
-    /// Raises the event of a drained send queue once, if the program asked for it.
+    /// Raises the event of a drained send queue, once, if the program asked for it.
     pub(super) fn tell_drained(&mut self, index: usize) {
         let Some(pair) = self.pairs.get_mut(index) else { return };
         if pair.notify_drained && pair.state == PairState::Drain && pair.flight.is_none() {
@@ -326,15 +326,15 @@ impl State {
         pair.timer = 0;
         pair.flush_withheld = withheld || self.devices.get(pair.device).is_none_or(|device| device.removed);
         if pair.srq.is_some() {
-            // A message takes its shared receive only when it is complete. So the pair holds no receive, and its last
-            // one is already done.
+            // A message takes its shared receive only when the message is complete. So the pair holds no receive now,
+            // and its last one has completed.
             self.raise(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED, Subject::Pair(index));
         }
         self.schedule(index);
     }
 
-    /// A request has failed at its requester: the later requests are flushed. A pair of an unreliable transport still
-    /// receives.
+    /// Called when a request has failed at its requester. Later requests are flushed. A pair of an unreliable transport
+    /// still receives.
     pub(super) fn break_sending(&mut self, index: usize) {
         let withheld = self.faults.flush_withheld;
         let Some(pair) = self.pairs.get_mut(index) else { return };

@@ -1,4 +1,4 @@
-//! Extended completion queues, whose completions are taken one at a time and read by functions.
+//! Extended completion queues: `ibv_start_poll` and the functions that read the fields of a completion.
 #![allow(unsafe_code, reason = "C functions on raw objects")]
 
 use super::{
@@ -12,17 +12,17 @@ use crate::sys::{
 };
 use libc::{c_int, c_uint};
 
-/// A completion queue as the C interface knows it, followed by the progress of its poller.
+/// The C struct of a completion queue, followed by the state of its poller.
 #[repr(C)]
 pub(super) struct SoftQueue {
     pub(super) base: ibv_cq_ex,
     progress: Progress,
 }
 
-/// How far a poller has come.
+/// The state of a poller.
 struct Progress {
     lock: PollLock,
-    /// The completion whose fields can be read. If there is none, all its fields are undefined.
+    /// The completion whose fields can be read. Between polls, all its fields are junk.
     current: ibv_wc,
 }
 
@@ -31,7 +31,7 @@ struct Progress {
 enum PollLock {
     Free,
     Held,
-    /// It was released while nobody held it. From then on nobody can take it.
+    /// The lock was released while nobody held it. From then on nobody can take it.
     Broken,
 }
 
@@ -60,7 +60,7 @@ impl SoftQueue {
         Ok(Self { base, progress: Progress { lock: PollLock::Free, current: completion::undefined() } })
     }
 
-    /// Sets the number and the size of the queue.
+    /// Sets the handle and the size of the queue.
     pub(super) fn name(&mut self, handle: u32, cqe: c_int) {
         self.base.handle = handle;
         self.base.cqe = cqe;
@@ -84,7 +84,7 @@ fn fill(cq: &mut ibv_cq_ex, has: impl Fn(with) -> bool) {
     cq.read_dlid_path_bits = has(with::IBV_WC_EX_WITH_DLID_PATH_BITS).then_some(read_dlid_path_bits as _);
 }
 
-/// The parts of a queue that belong to its poller.
+/// The parts of a queue that its poller owns.
 struct Polled<'a> {
     object: Object<'a, SoftQueue>,
     wr_id: &'a mut u64,
@@ -92,7 +92,7 @@ struct Polled<'a> {
     progress: &'a mut Progress,
 }
 
-/// The parts of a queue that belong to its poller.
+/// The parts of a queue that its poller owns.
 ///
 /// # Safety
 ///
@@ -103,17 +103,18 @@ unsafe fn polled<'a>(cq: *mut ibv_cq_ex) -> Polled<'a> {
     Polled {
         // SAFETY: the object is alive (caller).
         object: unsafe { find(queue) },
-        // SAFETY: alive, and only the poller uses this field (caller).
+        // SAFETY: the queue is alive, and only its poller uses this field (caller).
         wr_id: unsafe { &mut (*queue).base.wr_id },
-        // SAFETY: alive, and only the poller uses this field (caller).
+        // SAFETY: the queue is alive, and only its poller uses this field (caller).
         status: unsafe { &mut (*queue).base.status },
-        // SAFETY: alive, and only the poller uses this field (caller).
+        // SAFETY: the queue is alive, and only its poller uses this field (caller).
         progress: unsafe { &mut (*queue).progress },
     }
 }
 
 impl Polled<'_> {
-    /// Makes a completion the current one. Two of its fields are copied to members of the C struct, where C reads them.
+    /// Makes a completion the current one, and copies two of its fields to the members of the C struct where C reads
+    /// them.
     fn set_current(&mut self, wc: ibv_wc) {
         *self.wr_id = wc.wr_id;
         *self.status = wc.status;
@@ -144,9 +145,10 @@ impl Polled<'_> {
 
 /// # Safety
 ///
-/// For this function and all below: as `ibv_create_cq_ex(3)` requires, on a live completion queue of this provider.
+/// This holds for this function and all below: the caller does as `ibv_create_cq_ex(3)` requires, on a live completion
+/// queue of this provider.
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attributes: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: may be read (caller).
+    // SAFETY: the attributes may be read (caller).
     if unsafe { (*attributes).comp_mask } != 0 {
         return libc::EINVAL;
     }
@@ -162,7 +164,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attributes: *mut ibv_poll_cq
     answer
 }
 
-/// Makes members of `ibv_cq_ex`. Each body gets the parts of its queue that belong to the poller.
+/// Defines functions of `ibv_cq_ex`. Each body gets the parts of its queue that the poller owns.
 macro_rules! functions {
     ($(fn $name:ident($queue:ident) $(-> $type:ty)? $body:block)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) $(-> $type)? {

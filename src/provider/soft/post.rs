@@ -22,7 +22,7 @@ pub(super) struct Refused<W> {
     pub(super) at: *mut W,
 }
 
-/// The answer of a post that queued only the beginning of its list: success.
+/// The result of a post that queued only the beginning of its list: success.
 const HALF: c_int = 0;
 
 impl State {
@@ -75,7 +75,7 @@ impl State {
         result
     }
 
-    /// Posts the requests of a session, all of them or none. `kept` is as in `post_send`.
+    /// Posts all requests of a session, or none of them. `kept` is as in `post_send`.
     pub(super) fn post_session(&mut self, index: usize, drafts: &[Draft], kept: Option<c_int>) -> Result<(), c_int> {
         let withheld = self.faults.flush_withheld;
         self.touch_pair(index);
@@ -98,7 +98,7 @@ impl State {
         Ok(())
     }
 
-    /// Posts a bind of a window of type 1. The window has its new key as soon as this returns.
+    /// Posts a bind of a window of type 1. The window has its new key when this function returns.
     pub(super) fn post_bind(&mut self, index: usize, request: &mut BindRequest<'_>) -> Result<(), c_int> {
         self.touch_pair(index);
         let pair = self.pairs.get_mut(index).ok_or(libc::EINVAL)?;
@@ -152,7 +152,7 @@ impl State {
     }
 }
 
-/// Puts receives of at most `max_sge` elements each into a queue, until one is refused.
+/// Appends receives of at most `max_sge` elements each to a queue, until one is refused.
 fn push_receives<T: Handle>(
     latitudes: &mut Latitudes,
     queue: &mut Queue<ReceiveWork>,

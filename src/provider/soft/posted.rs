@@ -1,4 +1,4 @@
-//! The posts of a program in the form of the C interface: lists, pointers and unions. Only this file reads that form.
+//! Reads the posts of a program: the lists, pointers and unions of the C interface. No other file reads them.
 #![allow(unsafe_code, reason = "lists, pointers and unions of the C interface")]
 
 use super::{
@@ -48,9 +48,10 @@ pub(super) struct Post<'a, T, W> {
     pub(super) object: Object<'a, T>,
     /// # Invariants
     ///
-    /// 0. Null, or the first request of a list that stays unchanged for `'a`. Each is as `ibv_post_send(3)` and
-    ///    `ibv_post_recv(3)` want it: its elements, its inline data and the objects that it names can be read. A list
-    ///    of no elements is null, or points to memory for one.
+    /// 0. Null, or the first request of a list that stays unchanged for `'a`. Each request is as `ibv_post_send(3)` and
+    ///    `ibv_post_recv(3)` demand: its elements, its inline data and the objects that it names can be read, and the
+    ///    program has set the union members of its operation. An empty list of elements is null, or points to memory
+    ///    for one element.
     first: *mut W,
     /// 1. Null, or points to memory that may be written for `'a`.
     bad: *mut *mut W,
@@ -62,7 +63,7 @@ pub(super) struct Request<'a, W> {
     pub(super) at: *mut W,
     /// # Invariants
     ///
-    /// 0. The list's invariant (0) holds for it.
+    /// 0. The invariant (0) of the list holds for this request.
     request: &'a W,
 }
 
@@ -84,14 +85,14 @@ impl<'a, T: Handle, W: Linked> Post<'a, T, W> {
     pub(super) fn iter(&self) -> impl Iterator<Item = Request<'a, W>> + use<'a, T, W> {
         let mut at = self.first;
         std::iter::from_fn(move || {
-            // SAFETY: null, or a request of the list (0).
+            // SAFETY: `at` is null, or a request of the list (0).
             let request = unsafe { at.as_ref::<'a>() }?;
             let here = std::mem::replace(&mut at, request.next());
             Some(Request { at: here, request })
         })
     }
 
-    /// Tells the program which request was refused, if the program passed a place for it.
+    /// Writes the refused request to `bad_wr`, unless that is null.
     pub(super) fn refuse(self, at: *mut W) {
         if !at.is_null() && !self.bad.is_null() {
             // SAFETY: `bad` may be written (1).
@@ -120,7 +121,7 @@ impl<'a, W: Linked> Request<'a, W> {
         }
     }
 
-    /// Reads the first element of the list, even of an empty one, as careless providers do. False if the list is null.
+    /// Reads the first element of the list, even of an empty one, as some providers do. False if the list is null.
     pub(super) fn read_first_element(&self) -> bool {
         let (list, _) = Linked::elements(self.request);
         // SAFETY: the list is not null, so it points to memory for at least one element (0).
@@ -131,36 +132,36 @@ impl<'a, W: Linked> Request<'a, W> {
 impl Request<'_, ibv_send_wr> {
     /// Immediate data, or the key that the operation invalidates.
     fn number(&self) -> u32 {
-        // SAFETY: both members of the union are numbers of 4 bytes. The operation has one of them, so the bytes are set
-        // (0).
+        // SAFETY: both members of the union are numbers of 4 bytes. The operation uses one of them, so the program has
+        // set the bytes (0).
         unsafe { self.__bindgen_anon_1.imm_data }
     }
 
     fn remote(&self) -> Remote {
-        // SAFETY: a read or a write has set this member of the union (0).
+        // SAFETY: the request is a read or a write, for which the program has set `wr.rdma` (0).
         let rdma = unsafe { self.wr.rdma };
         Remote { addr: rdma.remote_addr, rkey: rdma.rkey }
     }
 
     fn atomic(&self) -> (Remote, u64, u64) {
-        // SAFETY: an atomic has set this member of the union (0).
+        // SAFETY: the request is an atomic, for which the program has set `wr.atomic` (0).
         let atomic = unsafe { self.wr.atomic };
         (Remote { addr: atomic.remote_addr, rkey: atomic.rkey }, atomic.compare_add, atomic.swap)
     }
 
     fn bind(&self) -> Result<Bind, c_int> {
-        // A bind has no immediate. Some providers look at it nevertheless, so it has to be 0.
+        // A bind has no immediate. Some providers read the field all the same, so it must be 0.
         if self.number() != 0 {
             return Err(libc::EINVAL);
         }
-        // SAFETY: a bind has set this member of the union (0).
+        // SAFETY: the request is a bind, for which the program has set `bind_mw` (0).
         let bind = unsafe { self.__bindgen_anon_2.bind_mw };
-        // SAFETY: the objects are alive (0).
+        // SAFETY: the window and the region are alive (0).
         unsafe { bind_of_type_2(bind.mw, bind.rkey, bind.bind_info) }
     }
 
-    /// What the request asks for, and what it carries besides its bytes. Reads only those members that the operation
-    /// has.
+    /// The operation of the request, and the data that it carries besides its payload. Reads only those union members
+    /// that the operation uses.
     pub(super) fn operation(&self) -> Result<(Operation, Extra), c_int> {
         Ok(match self.opcode {
             ibv_wr_opcode::IBV_WR_SEND => (Operation::Send, Extra::Nothing),
@@ -188,13 +189,13 @@ impl Request<'_, ibv_send_wr> {
 
     /// The destination of a datagram.
     pub(super) fn destination(&self) -> Result<Destination, c_int> {
-        // SAFETY: a datagram has set this member of the union (0).
+        // SAFETY: the request is a datagram, for which the program has set `wr.ud` (0).
         let ud = unsafe { self.wr.ud };
-        // SAFETY: alive, or null (0).
+        // SAFETY: the pointer is to a live object, or null (0).
         unsafe { destination(ud.ah, ud.remote_qpn, ud.remote_qkey) }
     }
 
-    /// Appends the bytes that `elements` name, which belong to this request.
+    /// Appends the inline data of this request, which `elements` name.
     pub(super) fn copy_inline(&self, elements: &[ibv_sge], to: &mut Vec<u8>) -> Result<(), c_int> {
         for element in elements.iter().filter(|element| element.length > 0) {
             let addr = usize::try_from(element.addr).ok().filter(|&addr| addr != 0).ok_or(libc::EFAULT)?;
@@ -206,13 +207,13 @@ impl Request<'_, ibv_send_wr> {
     }
 }
 
-/// The destination behind an address handle.
+/// The destination that an address handle and a number name.
 ///
 /// # Safety
 ///
 /// The handle is alive, or null.
 pub(super) unsafe fn destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Destination, c_int> {
-    // SAFETY: the object is alive, or null (caller).
+    // SAFETY: the pointer is to a live object, or null (caller).
     let address = unsafe { ah.as_ref() }.ok_or(libc::EINVAL)?.handle;
     Ok(Destination { address, qpn, qkey })
 }
@@ -223,13 +224,13 @@ pub(super) unsafe fn destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result
 ///
 /// The window and the region are each alive, or null.
 pub(super) unsafe fn bind_of_type_2(mw: *mut ibv_mw, rkey: u32, info: ibv_mw_bind_info) -> Result<Bind, c_int> {
-    // SAFETY: the object is alive, or null (caller).
+    // SAFETY: the pointer is to a live object, or null (caller).
     let window = unsafe { mw.as_ref() }.filter(|window| window.type_ == ibv_mw_type::IBV_MW_TYPE_2);
-    // SAFETY: the object is alive, or null (caller).
+    // SAFETY: the pointer is to a live object, or null (caller).
     bind(window.ok_or(libc::EINVAL)?, unsafe { info.mr.as_ref() }, rkey, info)
 }
 
-/// A bind of a window over a region, or over none, which unbinds the window.
+/// A bind of a window over a region. Without a region, it unbinds the window.
 fn bind(window: &ibv_mw, region: Option<&ibv_mr>, rkey: u32, info: ibv_mw_bind_info) -> Result<Bind, c_int> {
     if !window::rights_known(info.mw_access_flags) {
         return Err(libc::EINVAL);
@@ -245,19 +246,19 @@ pub(super) struct BindRequest<'a> {
     window: &'a mut ibv_mw,
     /// # Invariants
     ///
-    /// 0. Its region is alive, or null.
+    /// 0. The region of the request is alive, or null.
     request: &'a ibv_mw_bind,
 }
 
 impl<'a> BindRequest<'a> {
     /// # Safety
     ///
-    /// As for `ibv_bind_mw(3)`: the window is alive, and nobody else uses it during the call; the region is alive, or
-    /// null (0).
+    /// The caller does as `ibv_bind_mw(3)` requires: the window is alive, and nobody else uses it during the call; the
+    /// region is alive, or null (0).
     pub(super) unsafe fn new(mw: *mut ibv_mw, request: *const ibv_mw_bind) -> Self {
-        // SAFETY: alive, and nobody else uses it (caller).
+        // SAFETY: the window is alive, and nobody else uses it (caller).
         let window = unsafe { &mut *mw };
-        // SAFETY: may be read (caller).
+        // SAFETY: the request may be read (caller).
         let request = unsafe { &*request };
         Self { window, request }
     }
@@ -270,18 +271,18 @@ impl<'a> BindRequest<'a> {
         self.request.send_flags
     }
 
-    /// What the request binds, and the new key: the one after the window's present key.
+    /// The bind that the request asks for. Its key is the one after the window's present key.
     pub(super) fn bind(&self) -> Result<Bind, c_int> {
         if self.window.type_ != ibv_mw_type::IBV_MW_TYPE_1 {
             return Err(libc::EINVAL);
         }
         let info = self.request.bind_info;
-        // SAFETY: alive, or null (0).
+        // SAFETY: the pointer is to a live object, or null (0).
         let region = unsafe { info.mr.as_ref() };
         bind(self.window, region, ibv_inc_rkey(self.window.rkey), info)
     }
 
-    /// Tells the program the new key.
+    /// Writes the new key to the window, where the program reads it.
     pub(super) fn grant(&mut self, bind: &Bind) {
         self.window.rkey = bind.rkey;
     }

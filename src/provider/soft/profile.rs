@@ -1,8 +1,8 @@
 //! Profiles: how a soft device behaves where the specification leaves a choice.
 //!
 //! A profile has a row of the reviewed table, and that row is all that the library knows of the device. Where the row
-//! promises nothing, the device does the worst that the source of its provider allows; if several things are bad, it
-//! chooses at random. An adversary does all of these things. `docs/providers.md` names the sources.
+//! promises nothing, the device does the worst that the source of its provider allows; if there are several bad
+//! choices, it takes one at random. An adversary does all of these things. `docs/providers.md` names the sources.
 #![forbid(unsafe_code)]
 
 use super::random::Random;
@@ -12,9 +12,9 @@ use std::{collections::BTreeMap, sync::Mutex};
 
 /// Which provider the devices of a [`Fabric`](super::Fabric) resemble, where the specification leaves a choice.
 ///
-/// A program that works on [`Specification`](Self::Specification) may depend on what its device happens to do; the
-/// other profiles bring that to light. The library trusts a device as far as its profile's row allows, as with a real
-/// provider: for example, if requests may complete in any order, the library signals every request.
+/// A program that works on [`Specification`](Self::Specification) may still depend on choices of its device; the other
+/// profiles expose that. The library trusts a device as far as its profile's row allows, as with a real provider: for
+/// example, if requests may complete in any order, the library signals every request.
 ///
 /// The devices `soft0` and `soft1` take the profile that the environment variable `INTERLOCK_SOFT_PROFILE` names when
 /// they are first used: `specification`, `rxe`, `siw`, `mlx5`, `mlx4`, `irdma`, `bnxt_re`, `hns`, `efa`, or
@@ -36,29 +36,30 @@ pub enum Profile {
     /// Every step happens in order, every field is written, and nothing is lost.
     #[default]
     Specification,
-    /// As `librxe`: a post may return an error although all its requests are queued; numbers are used again at once.
+    /// Behaves like `librxe`: a post may return an error although all its requests are queued; numbers are reused at
+    /// once.
     Rxe,
-    /// As `libsiw`: requests complete in any order; a post of a list may return 0 although only the beginning is
-    /// queued; polls do not write all fields; after a failed destroy an object is half-destroyed.
+    /// Behaves like `libsiw`: requests complete in any order; a post of a list may return 0 although only the beginning
+    /// is queued; polls do not write all fields; after a failed destroy an object is half-destroyed.
     Siw,
-    /// As `libmlx5`: short messages reach memory when their completion is polled; a destroy or reset removes
-    /// completions that nobody has polled, and frees their shared receives; numbers are used again at once.
+    /// Behaves like `libmlx5`: short messages reach memory when their completion is polled; a destroy or reset removes
+    /// completions that nobody has polled, and frees their shared receives; numbers are reused at once.
     Mlx5,
-    /// As `libmlx4`: a destroy or reset removes completions; polls add to the flag bits that the array held.
+    /// Behaves like `libmlx4`: a destroy or reset removes completions; polls add to the flag bits that the array held.
     Mlx4,
-    /// As `libirdma`: a poll may find nothing although there are completions; no poll may find a completion of a
-    /// destroyed pair; a failure may be reported for another request; the first element of an empty list is read; after
-    /// a failed destroy an object is half-destroyed.
+    /// Behaves like `libirdma`: a poll may find nothing although there are completions; no poll may find a completion
+    /// of a destroyed pair; a failure may be reported for another request; the first element of an empty list is read;
+    /// after a failed destroy an object is half-destroyed.
     Irdma,
-    /// As `libbnxt_re`: a failure may be reported for another request; flushes make no event.
+    /// Behaves like `libbnxt_re`: a failure may be reported for another request; flushes make no event.
     BnxtRe,
-    /// As `libhns`: short messages reach memory when their completion is polled; no poll may find a completion of a
-    /// destroyed pair; it grants less inline data than was asked for.
+    /// Behaves like `libhns`: short messages reach memory when their completion is polled; no poll may find a
+    /// completion of a destroyed pair; it grants less inline data than was asked for.
     Hns,
-    /// As `libefa`: requests complete in any order, and unsignalled ones are refused; no poll may find a completion of
-    /// a destroyed pair; reads complete as sends.
+    /// Behaves like `libefa`: requests complete in any order, and unsignalled ones are refused; no poll may find a
+    /// completion of a destroyed pair; reads complete as sends.
     Efa,
-    /// Almost all of these habits, at random from a seed.
+    /// An adversary with almost all of these habits, at random from a seed.
     ///
     /// Bits of the seed add more. With bit 1, posts sometimes fail. With bit 2, the device makes some promises, which
     /// the seed chooses; without it, the device promises nothing. With bit 4, polls and destroys sometimes fail and
@@ -67,7 +68,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// What the library knows of the device.
+    /// The row of promises that the library sees.
     pub(super) fn row(self) -> &'static Promises {
         match self {
             Self::Specification => &reviewed::SOFT,
@@ -109,8 +110,7 @@ impl Profile {
                 Habits { overtakes: 2, halves_posts: 32, leaves_fields: true, reuses: true, odd_codes: true, ..NONE }
             }
             Self::Mlx5 => {
-                // If the environment rules out that the CPU copies payload from completions, the device itself writes
-                // all payload at once.
+                // If the environment disables payload in completions, the device itself writes all payload at once.
                 let late = if reviewed::MLX5.shared.check().is_ok() { 0 } else { ALWAYS };
                 Habits { purges: ALWAYS, late, reuses: true, grants_more: true, ..NONE }
             }
@@ -158,7 +158,7 @@ const OBJECTS_DIE: u64 = 4;
 /// The habit of taking a latitude every time.
 pub(super) const ALWAYS: u64 = 1;
 
-/// How often a device takes each latitude. A number means once in so many times, and 0 means never; a `bool` means
+/// How often a device takes each latitude. A number `n` means once in `n` times, and 0 means never. `true` means
 /// always.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Habits {
@@ -196,7 +196,7 @@ pub(super) struct Habits {
     pub(super) calls_all_sends: bool,
     /// A poll leaves some fields as they were in the caller's array.
     pub(super) leaves_fields: bool,
-    /// When a pair or memory ends, its number or key is the next one to be given out.
+    /// When a pair or region ends, the next one gets its number or keys.
     pub(super) reuses: bool,
     /// A request without a completion of its own is refused.
     pub(super) needs_signals: bool,
@@ -204,7 +204,7 @@ pub(super) struct Habits {
     pub(super) refuses_in_error: bool,
     /// Posts return negative errnos, or -1.
     pub(super) odd_codes: bool,
-    /// Queues are larger than they were asked to be.
+    /// Queues are larger than was asked for.
     pub(super) grants_more: bool,
     /// Pairs get less room for inline data than was asked for.
     pub(super) grants_less_inline: bool,
@@ -274,7 +274,7 @@ impl Habits {
     }
 }
 
-/// The row that a seed chooses. Rows are never freed, so each seed gets only one.
+/// The row that a seed chooses. A row is never freed, so each seed has only one.
 fn row_of_seed(seed: u64) -> &'static Promises {
     static ROWS: Mutex<BTreeMap<u64, &'static Promises>> = Mutex::new(BTreeMap::new());
     let mut rows = lock(&ROWS);

@@ -1,7 +1,7 @@
-//! The verbs that make channels, queues and queue pairs.
+//! The verbs that create channels, queues and queue pairs.
 //!
 //! The table entry of an object holds the address of its C struct, because events name objects by that address. The
-//! address is stored under the same lock under which the object is made, so no event can come before.
+//! address is stored before the lock is released under which the object was created, so no event can come earlier.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -24,7 +24,7 @@ use crate::{
 use libc::c_int;
 use std::ptr::NonNull;
 
-/// The largest sizes that a pair can be asked to have.
+/// The largest sizes that a pair can have.
 const LARGEST: ibv_qp_cap = ibv_qp_cap {
     max_send_wr: device::MAX_QP_WR,
     max_recv_wr: device::MAX_QP_WR,
@@ -67,7 +67,7 @@ pub(super) fn create_cq(
     })
 }
 
-/// A number of entries in the type that C uses.
+/// Converts a number of entries to the type that C uses.
 fn entries(granted: u32) -> c_int {
     c_int::try_from(granted).unwrap_or(c_int::MAX)
 }
@@ -114,7 +114,7 @@ pub(super) fn create_qp(
     let context = domain.context.raw;
     let ibv_qp_init_attr { send_cq, recv_cq, srq, mut cap, qp_type, sq_sig_all, qp_context } = *attributes;
     if queues.shared.is_some() {
-        // A pair with a shared receive queue has no receive queue whose sizes would count.
+        // A pair with a shared receive queue has no receive queue of its own.
         cap.max_recv_wr = 0;
         cap.max_recv_sge = 0;
     }

@@ -15,13 +15,13 @@ use std::collections::HashMap;
 /// A memory region.
 pub(super) struct Mr {
     pub(super) pd: usize,
-    /// The address by which the keys name the first byte.
+    /// The address of the first byte for requests that use the keys.
     base: u64,
     pub(super) memory: Extent,
     pub(super) access: u32,
     pub(super) lkey: u32,
     pub(super) rkey: u32,
-    /// How many windows are bound to it.
+    /// How many windows are bound to the region.
     pub(super) windows: u32,
 }
 
@@ -38,7 +38,7 @@ pub(super) const ZERO_BASED: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
 const UNSERVED: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 | ibv_access_flags::IBV_ACCESS_HUGETLB.0;
 /// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may ignore. Relaxed ordering is one.
 const OPTIONAL: u32 = 0x3ff0_0000;
-/// The size of a page: the bytes' own address and the address that the keys use must have the same offset in a page.
+/// The size of a page. The first byte's own address and its address for the keys must have the same offset in a page.
 const PAGE: u64 = 4096;
 /// Exposed memory consists of whole words of this size.
 const WORD: u64 = 8;
@@ -57,12 +57,12 @@ pub(super) struct Regions {
     pub(super) windows: Table<Window>,
     lkeys: HashMap<u32, usize, Numbers>,
     pub(super) rkeys: HashMap<u32, Keyed, Numbers>,
-    /// How many keys were given to regions so far, and families of keys to windows.
+    /// How many keys regions have got so far. `families` counts the families of keys of windows.
     keys: u32,
     pub(super) families: u32,
     /// How many bytes are registered now.
     locked: u64,
-    /// Keys of regions that have ended, for profiles that use keys again at once.
+    /// Keys of regions that have ended, for profiles that reuse keys at once.
     spare_keys: Vec<u32>,
     pub(super) reuses_keys: bool,
     /// Whether a window gives peers access to its whole region.
@@ -71,7 +71,7 @@ pub(super) struct Regions {
     pub(super) era: Era,
 }
 
-/// A permutation of the numbers with `bits` bits that maps neighbours far apart. It maps 0 to 0.
+/// A permutation of the numbers with `bits` bits. It maps neighbours far apart, and 0 to 0.
 pub(super) fn spread(number: u32, bits: u32) -> u32 {
     let mask = u32::MAX >> (32 - bits);
     let mut key = number.wrapping_mul(0x9e37_79b1) & mask;
@@ -88,8 +88,8 @@ impl Regions {
         self.table.len()
     }
 
-    /// A key that no region has; in most profiles, also none that a region had before. Never 0. The highest bit is
-    /// clear: it marks the keys of windows.
+    /// A key that no region has now; in most profiles, a key that no region had before either. It is never 0. Its
+    /// highest bit is clear, since that bit marks the keys of windows.
     fn key(&mut self) -> Option<u32> {
         if let Some(key) = self.spare_keys.pop() {
             return Some(key);
@@ -134,7 +134,7 @@ impl Regions {
         Ok(index)
     }
 
-    /// Ends a region that has no window. Returns its protection domain.
+    /// Removes a region, unless a window is bound to it. Returns its protection domain.
     fn remove(&mut self, index: usize) -> Result<usize, c_int> {
         if self.table.get(index).ok_or(libc::EINVAL)?.windows > 0 {
             return Err(libc::EBUSY);
@@ -176,7 +176,7 @@ impl Regions {
         (left == 0).then_some(())
     }
 
-    /// The `len` bytes that the peer of `pair` names by `rkey`. `None`: a remote access error.
+    /// The `len` bytes at `addr` that the peer of `pair` may access by `rkey`. `None`: a remote access error.
     pub(super) fn remote(
         &self,
         (pd, pair): (usize, usize),
@@ -217,7 +217,8 @@ impl Mr {
         self.access & REMOTE != 0
     }
 
-    /// The own address of the `len` bytes that the keys name by `addr`; `None` if they are not all in the region.
+    /// Converts `addr`, as requests with the keys use it, to the bytes' own address. `None` if the `len` bytes are not
+    /// all in the region.
     pub(super) fn find(&self, addr: u64, len: u64) -> Option<u64> {
         let offset = addr.checked_sub(self.base)?;
         (offset.checked_add(len)? <= self.memory.len()).then(|| self.memory.start() + offset)

@@ -1,4 +1,4 @@
-//! Turns the requests that a program posts into the requests of this device.
+//! Turns the requests that a program posts into requests of this device.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -39,7 +39,7 @@ pub(super) struct Asked<'a> {
     pub(super) len: u64,
 }
 
-/// The request of `ibv_post_send`. `Err` if this device cannot do it at all.
+/// Converts a request of `ibv_post_send`. `Err` if this device cannot execute it at all.
 pub(super) fn send_work(pair: &mut Pair, request: &Request<'_, ibv_send_wr>) -> Result<SendWork, c_int> {
     if !serves(pair.transport, request.opcode) {
         return Err(libc::EINVAL);
@@ -65,7 +65,7 @@ pub(super) fn checked(
     let Asked { id, flags, operation, extra, to, elements, len } = asked;
     let has = |flag: ibv_send_flags| flags & flag.0 != 0;
     let inline = if has(ibv_send_flags::IBV_SEND_INLINE) && !operation.is_local() {
-        // The limit is not the pair's, since the 8 bytes of an atomic write are part of the request.
+        // The pair's limit does not apply to an atomic write, whose 8 bytes are part of the request.
         let most = if matches!(operation, Operation::AtomicWrite(_)) { 8 } else { pair.cap.max_inline_data };
         if !operation.is_outgoing() || len > u64::from(most) {
             return Err(libc::EINVAL);
@@ -106,7 +106,7 @@ fn completes_as(operation: Operation) -> ibv_wc_opcode {
     }
 }
 
-/// The request of `ibv_bind_mw`.
+/// Converts a request of `ibv_bind_mw`.
 pub(super) fn bind_work(pair: &mut Pair, request: &BindRequest<'_>) -> Result<SendWork, c_int> {
     if pair.transport == Transport::Datagram {
         return Err(libc::EINVAL);

@@ -110,8 +110,8 @@ impl State {
         }
     }
 
-    /// Takes a message that needs no acknowledgement. A message that does not fit is dropped silently, unless the
-    /// receive itself is at fault.
+    /// Takes a message that needs no acknowledgement. A message that is refused is dropped silently, unless the receive
+    /// has failed.
     pub(super) fn arrive_unreliably(
         &mut self,
         index: usize,
@@ -121,7 +121,7 @@ impl State {
         message: Source<'_>,
     ) {
         self.establish(peer);
-        // A new message is accepted whatever its sequence number is: messages before it may have been lost.
+        // A new message is accepted with any sequence number, because messages before it may have been lost.
         if let Some(pair) = self.pairs.get_mut(peer) {
             pair.expected_psn = flight.psn.wrapping_add(flight.packets) & PSN_MASK;
         }
@@ -146,7 +146,7 @@ impl State {
         ours == theirs || len <= ours.min(theirs)
     }
 
-    /// Appends the memory that `len` bytes take in the oldest receive of a pair.
+    /// Appends the memory of the oldest receive of a pair that `len` bytes fill.
     fn place(&self, peer: usize, len: u64, to: &mut Vec<Span>) -> Result<(), Misfit> {
         let (receive, pd) = self.next_receive(peer).ok_or(Misfit::NoReceive)?;
         if receive.sges.bytes() < len {
@@ -303,7 +303,7 @@ impl State {
         Ok(Reply::Done(if found.is_some() { SUCCESS } else { ibv_wc_status::IBV_WC_LOC_PROT_ERR }))
     }
 
-    /// The 8 bytes that an atomic names.
+    /// The 8 bytes on which an atomic works.
     fn word(&self, peer: usize, pair: &Pair, remote: Remote, right: ibv_access_flags) -> Result<Span, Refusal> {
         permit(pair, right)?;
         if pair.attributes.max_dest_rd_atomic == 0 {
@@ -343,7 +343,7 @@ impl State {
         Ok(Reply::Done(SUCCESS))
     }
 
-    /// Answers an atomic: the old value goes to the memory of the requester.
+    /// Answers an atomic: writes the old value to the memory of the requester.
     fn atomic_result(&mut self, index: usize, work: &SendWork, before: u64, silent: bool) -> Reply {
         let Some(requester) = self.pairs.get(index) else { return Reply::Lost };
         let mut target = mem::take(&mut self.target_scratch);

@@ -1,6 +1,6 @@
-//! The `ibv_wr_*` interface: requests that are drafted call by call and posted together.
+//! The `ibv_wr_*` interface: a session collects requests call by call, and posts them together.
 //!
-//! A session is posted as a whole or not at all.
+//! Either all requests of a session are posted, or none.
 #![allow(unsafe_code, reason = "C functions on raw objects")]
 
 use super::{
@@ -23,7 +23,7 @@ use crate::sys::{
 use libc::{c_int, c_void};
 use std::{mem, slice};
 
-/// A queue pair as the C interface knows it, with the session that is open on it.
+/// The C struct of a queue pair, followed by the session that is open on it.
 #[repr(C)]
 pub(super) struct SoftPair {
     pub(super) base: ibv_qp_ex,
@@ -45,7 +45,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// The request of this draft. `Err` if this device cannot do it at all.
+    /// Converts the draft to a request. `Err` if this device cannot execute it at all.
     pub(super) fn work(&self, pair: &mut Pair) -> Result<SendWork, c_int> {
         if !serves(pair.transport, self.opcode) {
             return Err(libc::EINVAL);
@@ -64,7 +64,7 @@ impl Draft {
             Transport::Datagram => Some(self.to?),
             Transport::Reliable | Transport::Unreliable => None,
         };
-        // The program's flag does not count: whether data is inline follows from the function that set the data.
+        // Ignore the program's inline flag: the function that set the data decides whether they are inline.
         let inline = ibv_send_flags::IBV_SEND_INLINE.0;
         let flags = if self.inline.is_some() { self.flags | inline } else { self.flags & !inline };
         let asked = Asked { id: self.id, flags, operation, extra: self.extra, to, elements, len };
@@ -110,7 +110,7 @@ impl SoftPair {
         Ok(Self { base, drafts: Vec::new() })
     }
 
-    /// Sets the numbers of the pair.
+    /// Sets the handle and the number of the pair.
     pub(super) fn name(&mut self, handle: u32, qpn: u32) {
         self.base.qp_base.handle = handle;
         self.base.qp_base.qp_num = qpn;
@@ -151,9 +151,10 @@ struct Session<'a> {
 ///
 /// # Safety
 ///
-/// The pair is a live one of this provider, and nobody else posts sends on it while the result is used.
+/// The pair is alive and of this provider, and nobody else posts sends on it while the result is used.
 unsafe fn session<'a>(qp: *mut ibv_qp_ex) -> Session<'a> {
-    // SAFETY: every pair of this provider is the beginning of a `SoftPair`; nobody else posts (caller).
+    // SAFETY: the pair is alive (caller) and is the beginning of a `SoftPair`, as each pair of this provider; nobody
+    // else posts (caller).
     let drafts = unsafe { &mut (*qp.cast::<SoftPair>()).drafts };
     // SAFETY: the object is alive (caller).
     let id = unsafe { (*qp).wr_id };
@@ -182,7 +183,7 @@ impl Session<'_> {
     }
 }
 
-/// Makes members of `ibv_qp_ex`. Each body gets the session of its pair.
+/// Defines functions of `ibv_qp_ex`. Each body gets the session of its pair.
 macro_rules! functions {
     ($(fn $name:ident($session:ident $(, $argument:ident: $type:ty)*) $body:block)*) => {$(
         /// # Safety
@@ -248,7 +249,7 @@ functions! {
     }
 
     fn bind_mw(session, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
-        // SAFETY: may be read (caller).
+        // SAFETY: `info` may be read (caller).
         let info = unsafe { info.read() };
         // SAFETY: the window is alive, and the region is alive or null (caller).
         let bind = unsafe { bind_of_type_2(mw, rkey, info) };

@@ -25,7 +25,7 @@ pub(super) struct Srq {
     /// Identifies the queue in the whole fabric.
     pub(super) epoch: u64,
     pub(super) max_sge: u32,
-    /// When fewer receives are left than this, an event is raised once. 0 if no event is wanted.
+    /// An event is raised once, when fewer receives than this are left. 0 if no event is wanted.
     limit: u32,
     /// How many queue pairs use the queue.
     pub(super) users: u32,
@@ -34,7 +34,7 @@ pub(super) struct Srq {
 }
 
 impl State {
-    /// Makes a queue.
+    /// Creates a queue.
     pub(super) fn create_srq(&mut self, pd: usize, attributes: &ibv_srq_attr) -> Result<usize, c_int> {
         let ibv_srq_attr { max_wr, max_sge, .. } = *attributes;
         if max_wr == 0 || max_wr > device::MAX_SRQ_WR || max_sge > device::MAX_SGE {
@@ -114,7 +114,7 @@ impl State {
         }
     }
 
-    /// Takes out the receive that [`next_receive`](Self::next_receive) returns. Returns its id and its slot.
+    /// Removes the receive that [`next_receive`](Self::next_receive) returns. Returns its id and its slot.
     pub(super) fn pop_receive(&mut self, index: usize) -> Option<(u64, Slot)> {
         let pair = self.pairs.get_mut(index)?;
         let Some(shared) = pair.srq else {

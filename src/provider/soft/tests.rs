@@ -1,4 +1,4 @@
-//! The rules of the device, tested on the raw verbs. The helpers are in this file. The name of each test says its rule.
+//! Tests of the rules of the device, through the raw verbs. This file has the helpers.
 #![allow(unsafe_code, reason = "raw verbs")]
 
 mod asynchronous;
@@ -138,14 +138,14 @@ impl Region {
 
     fn set(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.words.len() * 8);
-        // SAFETY: inside the memory, and the device does not access it now.
+        // SAFETY: the bytes are inside the memory (checked above), and the device does not access it now.
         unsafe { ptr::copy(bytes.as_ptr(), self.words.cast(), bytes.len()) };
     }
 
     fn get(&self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         assert!(len <= self.words.len() * 8);
-        // SAFETY: inside the memory, and the device does not access it now.
+        // SAFETY: the bytes are inside the memory (checked above), and the device does not access it now.
         unsafe { ptr::copy(self.words.cast(), bytes.as_mut_ptr(), len) };
         bytes
     }
@@ -188,7 +188,7 @@ impl Node {
     }
 
     fn create(&self, mut attributes: ibv_qp_init_attr) -> Result<NonNull<ibv_qp>, Errno> {
-        // SAFETY: alive, and so are the queues in the attributes.
+        // SAFETY: the domain and the queues in the attributes are alive.
         let qp = unsafe { Soft.create_qp(self.domain, &mut attributes) }.map_err(|error| error.errno())?;
         self.pairs.borrow_mut().push(qp);
         Ok(qp)
@@ -199,7 +199,7 @@ impl Node {
         Pair { qp, gid: self.gid(1), settings }
     }
 
-    /// A row of the GID table.
+    /// The GID at an index of the table.
     fn gid(&self, row: usize) -> [u8; 16] {
         // SAFETY: the context is open.
         let table = unsafe { Soft.query_gid_table(self.context) }.unwrap();
@@ -237,14 +237,14 @@ impl Node {
     }
 
     fn deregister(&self, region: &Region) -> Result<(), Errno> {
-        // SAFETY: alive, since it is still in the list.
+        // SAFETY: the object is alive, since it is still in the list.
         unsafe { Soft.dereg_mr(region.mr) }.map_err(|error| error.errno())?;
         self.regions.borrow_mut().iter_mut().filter(|other| other.mr == region.mr).for_each(|other| other.live = false);
         Ok(())
     }
 
     fn destroy(&self, pair: Pair) -> Result<(), Errno> {
-        // SAFETY: alive, since it is still in the list.
+        // SAFETY: the object is alive, since it is still in the list.
         unsafe { Soft.destroy_qp(pair.qp) }.map_err(|error| error.errno())?;
         self.pairs.borrow_mut().retain(|qp| *qp != pair.qp);
         Ok(())
@@ -253,7 +253,7 @@ impl Node {
     fn poll_raw(&self, room: usize) -> Result<Vec<ibv_wc>, Errno> {
         let mut wcs = vec![ibv_wc::default(); room];
         let poll = self.ops().poll_cq.unwrap();
-        // SAFETY: alive, and the array has room for `room` completions.
+        // SAFETY: the queue is alive, and the array has room for `room` completions.
         let found = unsafe { poll(self.cq.as_ptr(), room as i32, wcs.as_mut_ptr()) };
         if found < 0 {
             return Err(-found);
@@ -299,7 +299,7 @@ impl Node {
         unsafe { (*self.context.as_ptr()).ops }
     }
 
-    /// Posts sends. Returns the answer of `ibv_post_send`, and the request that it names.
+    /// Posts sends. Returns the result of `ibv_post_send`, and the id of the request that it refuses.
     fn post_send(&self, pair: Pair, wrs: &mut [ibv_send_wr]) -> (Errno, Option<u64>) {
         let mut next = ptr::null_mut();
         for wr in wrs.iter_mut().rev() {
@@ -308,9 +308,9 @@ impl Node {
         }
         let mut bad = ptr::null_mut::<ibv_send_wr>();
         let post = self.ops().post_send.unwrap();
-        // SAFETY: alive. `next` is a list, and the memory that it names belongs to the device until the node ends.
+        // SAFETY: the pair is alive. `next` is a list, and the device may use its memory until the node ends.
         let errno = unsafe { post(pair.qp.as_ptr(), next, &mut bad) };
-        // SAFETY: null, or a request of the list.
+        // SAFETY: `bad` is null, or a request of the list.
         (errno, unsafe { bad.as_ref() }.map(|bad| bad.wr_id))
     }
 
@@ -322,9 +322,9 @@ impl Node {
         }
         let mut bad = ptr::null_mut::<ibv_recv_wr>();
         let post = self.ops().post_recv.unwrap();
-        // SAFETY: alive. `next` is a list, and the memory that it names belongs to the device until the node ends.
+        // SAFETY: the pair is alive. `next` is a list, and the device may use its memory until the node ends.
         let errno = unsafe { post(pair.qp.as_ptr(), next, &mut bad) };
-        // SAFETY: null, or a request of the list.
+        // SAFETY: `bad` is null, or a request of the list.
         (errno, unsafe { bad.as_ref() }.map(|bad| bad.wr_id))
     }
 
@@ -379,13 +379,13 @@ impl Drop for Node {
             // SAFETY: the memory is no longer registered.
             drop(unsafe { Box::from_raw(region.words) });
         }
-        // SAFETY: alive, and nobody uses it any more.
+        // SAFETY: the object is alive, and nobody uses it any more.
         unsafe { Soft.destroy_cq(self.cq) }.unwrap();
-        // SAFETY: alive, and nobody uses it any more.
+        // SAFETY: the object is alive, and nobody uses it any more.
         unsafe { Soft.destroy_comp_channel(self.channel) }.unwrap();
-        // SAFETY: alive, and nobody uses it any more.
+        // SAFETY: the object is alive, and nobody uses it any more.
         unsafe { Soft.dealloc_pd(self.domain) }.unwrap();
-        // SAFETY: open, and nobody uses it any more.
+        // SAFETY: the context is open, and nobody uses it any more.
         unsafe { Soft.close_device(self.context) }.unwrap();
     }
 }
@@ -405,7 +405,7 @@ impl Pair {
         unsafe { Soft.modify_qp(self.qp, &mut attributes, ibv_qp_attr_mask(mask)) }.map_err(|error| error.errno())
     }
 
-    /// Makes a transition that needs no attribute but the state.
+    /// Makes a transition that needs no attribute except the state.
     fn enter(self, state: ibv_qp_state) -> Result<(), Errno> {
         let attributes = ibv_qp_attr { qp_state: state, ..ibv_qp_attr::default() };
         self.modify(attributes, ibv_qp_attr_mask::IBV_QP_STATE.0)
@@ -496,7 +496,7 @@ impl Pair {
     }
 }
 
-/// Two nodes, each with a pair; the pairs are connected.
+/// Two nodes, each with a pair. The pairs are connected to each other.
 struct Link {
     fabric: Fabric,
     left: Node,
@@ -537,7 +537,7 @@ impl Link {
         completed[0].1
     }
 
-    /// Whether a message still gets from left to right.
+    /// Whether a message still arrives from left to right.
     fn works(&self) -> bool {
         let id = self.next.replace(self.next.get() + 1);
         self.right.try_receive(self.b, id, &[]) == 0 && self.left.try_send(self.a, Request::send(id, &[])) == 0 && {

@@ -1,4 +1,4 @@
-//! The verbs of the control path. Each finds the objects behind its pointers, and safe code does the work.
+//! The verbs of the control path. Each finds the objects behind its pointers, and leaves the work to safe code.
 #![allow(unsafe_code, reason = "verbs on raw objects")]
 
 use super::{
@@ -41,7 +41,7 @@ impl Provider for Soft {
             state.contexts.remove(index);
             Ok(())
         })?;
-        // SAFETY: a context of this provider, which the caller does not use any more.
+        // SAFETY: the context is of this provider, and the caller does not use it any more.
         unsafe { free(context.cast::<SoftContext>()) };
         Ok(())
     }
@@ -57,7 +57,7 @@ impl Provider for Soft {
         context.control(Verb::QueryDevice, |state, index| Ok(state.device_of(index)?.attributes()))
     }
 
-    /// Reports no on-demand paging. This device pins nothing, so it reaches every page anyway.
+    /// Reports no on-demand paging: this device does not pin memory, so it can access every page anyway.
     unsafe fn query_device_ex(&self, context: NonNull<ibv_context>) -> Result<ibv_device_attr_ex, VerbError> {
         // SAFETY: the context is open (caller).
         let orig_attr = unsafe { self.query_device(context) }?;
@@ -132,7 +132,7 @@ impl Provider for Soft {
         memory_verbs::register(Verb::RegMrIova, &domain, memory)
     }
 
-    /// Always refused: this device cannot reach the memory of another device.
+    /// Always refused, because this device cannot access the memory of another device.
     unsafe fn reg_dmabuf_mr(
         &self,
         pd: NonNull<ibv_pd>,
@@ -229,7 +229,7 @@ impl Provider for Soft {
         // SAFETY: the object is alive (caller).
         let queue = unsafe { find(cq.as_ptr()) };
         let granted = queue_verbs::resize_cq(&queue, cqe)?;
-        // SAFETY: alive, and nobody else uses this member meanwhile (caller).
+        // SAFETY: the queue is alive, and nobody else uses this member meanwhile (caller).
         unsafe { (*cq.as_ptr()).cqe = granted };
         Ok(())
     }
@@ -309,7 +309,7 @@ impl Provider for Soft {
         pair.control(Verb::ModifyQp, |state, index| {
             let new = state.modify_pair(index, attributes, mask)?;
             // libibverbs sets the state too. Here it is set under the lock, so that two threads may call this at once.
-            // SAFETY: alive (caller). Only the owner of the queue pair reads this member.
+            // SAFETY: the pair is alive (caller). Only the owner of the pair reads this member.
             unsafe { (*qp.as_ptr()).state = new };
             Ok(())
         })
@@ -342,13 +342,13 @@ impl Provider for Soft {
     unsafe fn open_cm(
         &self,
         context: NonNull<ibv_context>,
-    ) -> Result<std::sync::Arc<dyn crate::provider::cm::RawChannel>, VerbError> {
+    ) -> Result<std::sync::Arc<dyn crate::provider::cm::RawChannel>, crate::provider::cm::OpenFailure> {
         // SAFETY: open (caller).
-        super::cm::open(unsafe { open_context(context.as_ptr()) }.fabric)
+        Ok(super::cm::open(unsafe { open_context(context.as_ptr()) }.fabric)?)
     }
 
     fn next_timer(&self, context: NonNull<ibv_context>) -> Option<Duration> {
-        // SAFETY: a context of this provider, open (the trait's promise).
+        // SAFETY: the context is of this provider and open, as [`Provider`] demands.
         unsafe { open_context(context.as_ptr()) }.fabric.lock().next_wakeup()
     }
 }

@@ -1,4 +1,4 @@
-//! Memory windows: parts of regions that a peer may reach until the window is bound again, invalidated or freed.
+//! Memory windows: parts of regions that a peer may access until the window is bound again, invalidated or freed.
 //!
 //! A window of type 1 serves every queue pair of its domain, and may be bound again at any time. A window of type 2
 //! serves the pair on which it was bound (type 2B), and must be invalidated or freed before it is bound again.
@@ -36,7 +36,7 @@ struct Bound {
     region: usize,
     /// The only pair that can use the window, if it is of type 2.
     pair: Option<usize>,
-    /// The address by which the key names the first byte.
+    /// The address of the first byte for requests that use the key.
     base: u64,
     /// The first byte's own address.
     addr: u64,
@@ -71,8 +71,8 @@ impl Window {
         self.bound.as_ref().map(|bound| bound.region)
     }
 
-    /// The region, and the own address of the `len` bytes that the key names by `addr`. `None` if the peer of `pair`
-    /// lacks the right, or the bytes are not all behind the window.
+    /// The region, and the own address of the `len` bytes that a request with the key calls `addr`. `None` if the peer
+    /// of `pair` lacks the right, or if the bytes are not all behind the window.
     pub(super) fn find(&self, pair: usize, addr: u64, len: u64, right: ibv_access_flags) -> Option<(usize, u64)> {
         let bound = self.bound.as_ref()?;
         let offset = addr.checked_sub(bound.base)?;
@@ -97,7 +97,7 @@ impl Regions {
         }
     }
 
-    /// Unbinds the windows that only this pair can use. The pair is being destroyed.
+    /// Unbinds the windows that only this pair can use, because the pair is being destroyed.
     pub(super) fn unbind_pair(&mut self, pair: usize) {
         let of_pair = |window: &Window| window.bound.is_some_and(|bound| bound.pair == Some(pair));
         let windows: Vec<usize> =
@@ -128,7 +128,7 @@ impl Regions {
         found.is_some()
     }
 
-    /// Binds or unbinds a window by a request of a pair. `None` if the request is refused; then nothing has changed.
+    /// Binds or unbinds a window for a request of a pair. `None` if the request is refused; then nothing has changed.
     pub(super) fn bind(&mut self, (pd, pair): (usize, usize), bind: &Bind) -> Option<()> {
         let (place, one) = (bind.window as usize, bind.one);
         let window = self.windows.get(place)?;
@@ -168,7 +168,7 @@ impl Regions {
 }
 
 impl State {
-    /// Makes a window. Returns its index and its key.
+    /// Creates a window. Returns its index and its key.
     pub(super) fn alloc_mw(&mut self, pd: usize, kind: ibv_mw_type) -> Result<(usize, u32), c_int> {
         if kind != ibv_mw_type::IBV_MW_TYPE_1 && kind != ibv_mw_type::IBV_MW_TYPE_2 {
             return Err(libc::EINVAL);

@@ -83,9 +83,9 @@ pub(super) struct Remote {
 pub(super) struct SendWork {
     pub(super) id: u64,
     pub(super) operation: Operation,
-    /// The opcode of its completion.
+    /// The opcode of the completion.
     pub(super) opcode: ibv_wc_opcode,
-    /// What it carries, besides its bytes, to the receive that it takes.
+    /// The data that the request carries, besides its payload, to the receive that it takes.
     pub(super) extra: Extra,
     /// The destination of a datagram.
     pub(super) to: Option<Destination>,
@@ -94,7 +94,7 @@ pub(super) struct SendWork {
     pub(super) sges: Sges,
     /// The data, if it was copied when the request was posted.
     pub(super) inline: Option<Vec<u8>>,
-    /// How many bytes it carries, in either direction.
+    /// How many bytes the request carries, in either direction.
     pub(super) len: u64,
 }
 
@@ -121,7 +121,7 @@ pub(super) struct Queue<W> {
 
 impl<W> Queue<W> {
     pub(super) fn new(depth: u32) -> Self {
-        // A larger queue grows when it is used: most pairs of a program with many pairs are idle.
+        // A larger queue grows when it is used, because most pairs of a program with many pairs are idle.
         let room = usize::try_from(depth).map_or(RESERVED, |depth| depth.min(RESERVED));
         Self { work: VecDeque::with_capacity(room), depth: u64::from(depth), posted: 0, freed: 0, spare: Vec::new() }
     }
@@ -174,14 +174,14 @@ impl<W> Queue<W> {
         self.posted += 1;
     }
 
-    /// Takes out the oldest request, with the number that `free_to` takes when its completion is polled. Its slot stays
-    /// taken.
+    /// Removes the oldest request, and returns it with the argument for `free_to` when its completion is polled. Its
+    /// slot stays taken.
     pub(super) fn pop(&mut self) -> Option<(W, u64)> {
         let work = self.work.pop_front()?;
         Some((work, self.posted - self.work.len() as u64))
     }
 
-    /// Puts back the request that `pop` took out.
+    /// Puts back the request that `pop` removed.
     pub(super) fn put_back(&mut self, work: W) {
         self.work.push_front(work);
     }

@@ -87,7 +87,7 @@ extern "C" fn set_inline(_: Qp, bytes: *mut std::ffi::c_void, length: usize) {
 }
 
 fn provider() -> ibv_qp_ex {
-    // SAFETY: a C struct of pointers and numbers, for which zero is a value.
+    // SAFETY: `ibv_qp_ex` is a C struct of pointers and numbers, for which zero is a value.
     let mut qp: ibv_qp_ex = unsafe { mem::zeroed() };
     qp.wr_start = Some(start);
     qp.wr_complete = Some(complete);
@@ -253,7 +253,7 @@ fn all_items_that_just_fit_are_one_session_whose_last_is_signalled() {
             assert_eq!((queue.outstanding() as usize, queue.room()), (count, 0));
         });
     }
-    // `post_all` behind an earlier request of the batch, in the same session.
+    // Here `post_all` comes after an earlier request of the batch, in the same session.
     with_queue(8, |queue, domain, _| {
         let mut buffers = domain.buffers(4, 8).unwrap();
         batch::<_, ReliableConnection, _>(queue, |batch| {

@@ -11,7 +11,7 @@ pub struct Program {
     pub facts: &'static [Fact],
 }
 
-/// What a stage must know about a test program.
+/// A fact about a test program that a stage must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fact {
     /// Compiles or reads sources and uses no device: there is nothing to run on an adversary or under asan.

@@ -6,15 +6,15 @@ use crate::programs::{PROGRAMS, RXE_EXAMPLES};
 
 /// An executable that cargo built.
 struct Executable {
-    /// What the target is: `lib`, `test`, `example`.
+    /// The kind of the target: `lib`, `test`, `example`.
     kind: String,
     name: String,
     path: String,
 }
 
-/// Reads what cargo writes with `--message-format=json`. Of each target, the latest executable counts.
+/// Reads the messages of cargo with `--message-format=json`. For each target, the latest executable counts.
 ///
-/// As `cargo test` builds them, examples are test programs; those are left out.
+/// `cargo test` also builds the examples as test programs; those are left out.
 fn executables(messages: &str) -> Result<Vec<Executable>, String> {
     let mut found = Vec::new();
     for line in messages.lines().filter(|line| line.starts_with('{')) {
@@ -68,7 +68,8 @@ pub fn suite(messages: &str, tests: &[&str], is_whole: bool) -> Result<Vec<Strin
     Ok(list)
 }
 
-/// The list for `tests/rxe/suite` on soft iWARP: rping, the list of devices, and the tests that need no connection.
+/// The list for `tests/rxe/suite` on soft iWARP: rping, the list of devices, the tests of connections by address, and
+/// those tests of other programs that need no connection.
 ///
 /// # Errors
 ///

@@ -1,9 +1,9 @@
-//! What a test needs of a device, beyond what every device has.
+//! Capabilities of a device that a test needs and that not every device has.
 
 use crate::device::context;
 use std::io::Write;
 
-/// What devices for InfiniBand and RoCE have and devices for iWARP do not.
+/// A capability that devices for InfiniBand and RoCE have, and devices for iWARP do not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Need {
     /// A pair that was connected goes to Reset and is connected again.
@@ -25,12 +25,13 @@ impl Need {
     }
 }
 
-/// Whether the device under test lacks what the calling test needs. If so, this says so in a line
-/// `not applicable: needs ...`, by which the test is not counted as passed.
+/// Whether the device under test lacks what the calling test needs. If so, this prints the line
+/// `not applicable: needs ...`, so that the test is not counted as passed.
 pub fn lacks_need(need: Need) -> bool {
     let lacks = context().is_iwarp();
     if lacks {
-        // Not by `println!`, whose output a test that does not fail hides.
+        // The test harness hides the output of `println!` if the test passes, so this writes to standard output
+        // directly.
         writeln!(std::io::stdout(), "not applicable: needs {}", need.name()).expect("standard output");
     }
     lacks

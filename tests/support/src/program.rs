@@ -30,7 +30,7 @@ pub struct Program {
     stderr: Pipe,
 }
 
-/// What a program has written to a pipe so far, and the thread that reads the rest.
+/// The bytes that a program has written to a pipe so far, and the thread that reads the rest.
 struct Pipe {
     said: Arc<Mutex<Vec<u8>>>,
     listener: Option<JoinHandle<()>>,

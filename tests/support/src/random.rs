@@ -13,7 +13,7 @@ impl Random {
     }
 
     /// The next number.
-    #[expect(clippy::should_implement_trait, reason = "it never ends, so an iterator would have nothing to say")]
+    #[expect(clippy::should_implement_trait, reason = "the numbers never end, so `Option` would serve no purpose")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! One side of a connection by address: everything but the connection.
+//! One side of a connection by address, with every object except the connection.
 
 use crate::device::PATIENCE;
 use interlock::number::Gid;

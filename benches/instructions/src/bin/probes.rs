@@ -39,7 +39,7 @@ probes! {
     poll_each poll_retired
 }
 
-/// The result of a completion. Nothing reads it; only the code that makes it matters.
+/// The result of a completion. The program never reads it: the check is about the code that makes it.
 #[allow(dead_code, reason = "only made")]
 enum Outcome {
     Sent(PostedMemory<Bench>),
@@ -135,7 +135,7 @@ fn batch_post(batch: &mut Batch<'_, '_, Bench>, request: Request) -> Posted<Requ
     batch.post(request)
 }
 
-/// The iterator is the program's own code, so it is called through a pointer and the walk does not enter it.
+/// The iterator is the program's own code, so it is called through a pointer, which the walk does not follow.
 #[inline(never)]
 fn batch_post_each(
     batch: &mut Batch<'_, '_, Bench>,
@@ -186,7 +186,7 @@ fn poll_retired(
     })
 }
 
-/// This is not an operation. It contains every kind of fault, and the check must find them all.
+/// This is not an operation. It contains every kind of forbidden code, and the check must find all of it.
 #[inline(never)]
 fn control(numbers: &Mutex<Vec<u64>>, at: usize) -> Option<(Box<u64>, String)> {
     let numbers = numbers.lock().ok()?;

@@ -2,7 +2,7 @@
 //! [shuffled]`.
 //!
 //! Prints `NS <nanoseconds>`, the time of `MESSAGES` completions in the fastest of `ROUNDS` rounds. Exit status 2: the
-//! program was called as a contender, but it has no workload.
+//! program was called like the other contenders, with a workload, but it has none.
 #![forbid(unsafe_code)]
 
 use interlock::queue::Posting;
@@ -45,7 +45,7 @@ struct Fleet {
     poller: Poller<Bench>,
     spare: Spare,
     turn: usize,
-    /// The order of the turns, or `None` if the pairs take turns in the order of making.
+    /// The order of the turns, or `None` if the pairs take turns in the order in which they were made.
     turns: Option<Vec<u32>>,
     due: [Option<WorkId>; DEPTH],
 }

@@ -1,6 +1,6 @@
 //! One workload, posted through `ibv_wr_*` and polled through `ibv_start_poll`: `rs-interlock-wr-ex W1..W5 ITERATIONS`.
 //!
-//! Prints `NS <nanoseconds>`, the time of the iterations alone. Exit status 2: there is no such workload.
+//! Prints `NS <nanoseconds>`, the time of the iterations alone. Exit status 2: the workload is unknown.
 #![forbid(unsafe_code)]
 
 #[path = "../workloads.rs"]

@@ -1,5 +1,5 @@
-//! Mistakes that this library does not let a program make, as soft-RoCE answers them. The number of the case of
-//! docs/conformance.md is in front.
+//! How soft-RoCE answers mistakes that this library does not let a program make. The name of each test starts with the
+//! number of its case in docs/conformance.md.
 
 use super::*;
 use ibv_wc_status as S;
@@ -28,30 +28,30 @@ impl Two {
         Self { device, left, right, regions: Vec::new(), memory: Vec::new() }
     }
 
-    /// The 64 bytes of a new region.
+    /// Registers a new region of 64 bytes.
     fn region(&mut self, access: u32) -> ibv_sge {
         let mut memory = vec![0_u64; 8];
         let start = memory.as_mut_ptr().cast::<u8>();
-        // SAFETY: the memory outlives the region, and is not used otherwise.
+        // SAFETY: the memory outlives the region, and nothing else uses it.
         let region = unsafe { RdmaCore.reg_mr(self.device.domain, start, 64, ibv_access_flags(access)) }.unwrap();
         self.memory.push(memory);
         self.regions.push(region);
-        // SAFETY: alive.
+        // SAFETY: the object is alive.
         let lkey = unsafe { (*region.as_ptr()).lkey };
         ibv_sge { addr: start.expose_provenance() as u64, length: 64, lkey }
     }
 
     fn receive(&self, wr_id: u64, mut sge: ibv_sge) {
         let mut wr = ibv_recv_wr { wr_id, sg_list: &mut sge, num_sge: 1, ..ibv_recv_wr::default() };
-        // SAFETY: open.
+        // SAFETY: the context is open.
         let post = unsafe { (*self.device.context.as_ptr()).ops }.post_recv.unwrap();
-        // SAFETY: one request; its memory outlives the pair.
+        // SAFETY: `wr` is one request, whose memory outlives the pair.
         assert_eq!(unsafe { post(self.right.as_ptr(), &mut wr, &mut ptr::null_mut()) }, 0);
     }
 
-    /// The states of both pairs, once they are as expected or a second is over.
+    /// Waits at most a second for the expected states of both pairs, and returns their states.
     fn states(&self, expected: (ibv_qp_state, ibv_qp_state)) -> (ibv_qp_state, ibv_qp_state) {
-        // SAFETY: alive.
+        // SAFETY: the object is alive.
         let state = |qp| unsafe { RdmaCore.query_qp(qp, ibv_qp_attr_mask::IBV_QP_STATE) }.unwrap().qp_state;
         let start = Instant::now();
         loop {
@@ -64,11 +64,11 @@ impl Two {
 
     fn close(self) {
         for pair in [self.left, self.right] {
-            // SAFETY: not used any more; so with the regions.
+            // SAFETY: the pair is alive, and not used any more.
             unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
         }
         for region in self.regions {
-            // SAFETY: alive, and nobody else uses it.
+            // SAFETY: the object is alive, and nobody else uses it.
             unsafe { RdmaCore.dereg_mr(region) }.unwrap();
         }
         self.device.close();
@@ -110,14 +110,14 @@ fn c022_c160_c161_a_path_names_a_port_and_a_row() {
             | M::IBV_QP_MIN_RNR_TIMER;
         // SAFETY: here and below, the objects are alive and not used after their end.
         assert_eq!(unsafe { RdmaCore.modify_qp(pair, &mut attributes, mask) }.unwrap_err().errno(), errno);
-        // SAFETY: alive, and nobody else uses it.
+        // SAFETY: the object is alive, and nobody else uses it.
         let error = unsafe { RdmaCore.create_ah(device.domain, &mut { address }) }.unwrap_err();
         assert_eq!(error.errno(), errno);
-        // SAFETY: alive, and nobody else uses it.
+        // SAFETY: the object is alive, and nobody else uses it.
         let state = unsafe { RdmaCore.query_qp(pair, M::IBV_QP_STATE) }.unwrap().qp_state;
         assert_eq!(state, ibv_qp_state::IBV_QPS_INIT, "as it was");
     }
-    // SAFETY: alive, and nobody else uses it.
+    // SAFETY: the object is alive, and nobody else uses it.
     unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
     device.close();
 }
@@ -135,9 +135,9 @@ fn c066_a_list_stops_at_its_bad_request() {
     let mut second = ibv_send_wr { num_sge: 1000, next: &mut third, ..send(12, &mut source) };
     let mut first = ibv_send_wr { next: &mut second, ..send(11, &mut source) };
     let mut bad = ptr::null_mut();
-    // SAFETY: open.
+    // SAFETY: the context is open.
     let post = unsafe { (*two.device.context.as_ptr()).ops }.post_send.unwrap();
-    // SAFETY: a list of three, whose memory outlives the pair.
+    // SAFETY: the list has three requests, whose memory outlives the pair.
     let errno = unsafe { post(two.left.as_ptr(), &mut first, &mut bad) };
     assert_eq!((errno, bad), (libc::EINVAL, ptr::from_mut(&mut second)));
     let mut done: Vec<u64> = two.device.wait(2).iter().map(|wc| wc.wr_id).collect();
@@ -152,24 +152,25 @@ fn c066_a_list_stops_at_its_bad_request() {
 #[ignore = "needs a device"]
 fn c073_c074_memory_must_be_there_and_bear_being_written() {
     let device = Device::open();
-    // SAFETY: a new private map.
+    // SAFETY: the call makes a new private map.
     let page =
         unsafe { libc::mmap(ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
     assert_ne!(page, libc::MAP_FAILED);
     let page = page.cast::<u8>();
-    // SAFETY: here and below, nobody writes there; what is refused is not registered.
+    // SAFETY: here and below, the program does not access the page; a refused call registers nothing.
     let register = |access| unsafe { RdmaCore.reg_mr(device.domain, page, 4096, ibv_access_flags(access)) };
     assert_eq!(register(LOCAL_WRITE).unwrap_err().errno(), libc::EFAULT);
     let to_read = register(0).unwrap();
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     unsafe { RdmaCore.dereg_mr(to_read) }.unwrap();
-    // SAFETY: ours, and registered no more.
+    // SAFETY: the page is ours, and is not registered any more.
     assert_eq!(unsafe { libc::munmap(page.cast(), 4096) }, 0);
     assert_eq!(register(0).unwrap_err().errno(), libc::EFAULT);
     device.close();
 }
 
-/// A device of the specification says that the memory was at fault; soft-RoCE flushes, and Linux 6.1 blames the pair.
+/// The specification demands a local protection error. soft-RoCE flushes the request; on Linux 6.1 it reports a local
+/// queue pair operation error.
 #[test]
 #[ignore = "needs a device"]
 fn c094_a_send_with_a_key_of_nothing_breaks_its_pair() {
@@ -184,7 +185,8 @@ fn c094_a_send_with_a_key_of_nothing_breaks_its_pair() {
     two.close();
 }
 
-/// A device of the specification names a fault of the memory on the receiving side, soft-RoCE one of the queue pair.
+/// The specification demands a local protection error on the receiving side. soft-RoCE reports a local queue pair
+/// operation error.
 #[test]
 #[ignore = "needs a device"]
 fn c095_a_receive_into_memory_that_is_not_to_be_written_breaks_both_pairs() {
@@ -204,7 +206,7 @@ fn c095_a_receive_into_memory_that_is_not_to_be_written_breaks_both_pairs() {
 fn c107_a_read_into_memory_that_is_not_to_be_written_leaves_the_peer_alone() {
     let mut two = Two::new();
     let (mut target, source) = (two.region(0), two.region(REMOTE_READ));
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     let rkey = unsafe { (*two.regions[1].as_ptr()).rkey };
     let mut wr = ibv_send_wr { opcode: ibv_wr_opcode::IBV_WR_RDMA_READ, ..send(1, &mut target) };
     wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: source.addr, rkey };
@@ -220,14 +222,14 @@ fn c156_c170_what_the_device_has_not_it_says() {
     let device = Device::open();
     let attr = ibv_srq_attr { max_wr: 4, max_sge: 28, srq_limit: 0 };
     let mut init = ibv_srq_init_attr { attr, ..ibv_srq_init_attr::default() };
-    // SAFETY: alive.
+    // SAFETY: the object is alive.
     let error = unsafe { RdmaCore.create_srq(device.domain, &mut init) }.unwrap_err();
     assert_eq!(error.errno(), libc::EINVAL);
     for qp_type in [ibv_qp_type::IBV_QPT_RAW_PACKET, ibv_qp_type::IBV_QPT_XRC_SEND] {
         let cap = ibv_qp_cap { max_send_wr: 1, max_send_sge: 1, ..ibv_qp_cap::default() };
         let (send_cq, recv_cq) = (device.cq.as_ptr(), device.cq.as_ptr());
         let mut init = ibv_qp_init_attr { send_cq, recv_cq, cap, qp_type, ..ibv_qp_init_attr::default() };
-        // SAFETY: alive.
+        // SAFETY: the object is alive.
         let error = unsafe { RdmaCore.create_qp(device.domain, &mut init) }.unwrap_err();
         assert_eq!(error.errno(), libc::EOPNOTSUPP, "{qp_type:?}");
     }

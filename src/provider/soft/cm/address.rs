@@ -1,4 +1,4 @@
-//! Addresses and ports. The network of a fabric is that of the IPv4 addresses of its devices.
+//! Addresses and ports. The network of a fabric is the IPv4 network of its devices' addresses.
 #![forbid(unsafe_code)]
 
 use super::{Cm, Phase};
@@ -8,18 +8,18 @@ use crate::provider::soft::fabric::State;
 use libc::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The ports that are chosen for identifiers which ask for none: as Linux does for sockets.
+/// The first of the ports for identifiers that ask for port 0. The range is that of Linux for sockets.
 pub(super) const FIRST_FREE_PORT: u16 = 32768;
 const LAST_FREE_PORT: u16 = 60999;
 
-/// Where an address leads.
+/// The destination of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Route {
-    /// To this device.
+    /// The address leads to this device.
     Device(usize),
-    /// To the network of the fabric, where nobody has it.
+    /// The address is in the network of the fabric, but no device has it.
     Nobody,
-    /// Nowhere.
+    /// No route leads to the address.
     None,
 }
 
@@ -29,10 +29,10 @@ pub(super) fn of_device(device: &Device) -> IpAddr {
     Ipv4Addr::new(a, b, c, d).into()
 }
 
-/// The row of a device's GID table that has its IPv4 address.
+/// The index of the entry in a device's GID table that has the IPv4 address.
 pub(super) const GID_ROW: u8 = 1;
 
-/// The address without the form that IPv6 has for those of IPv4.
+/// The address, with an IPv4-mapped IPv6 address converted to IPv4.
 fn canonical(address: SocketAddr) -> IpAddr {
     address.ip().to_canonical()
 }
@@ -44,7 +44,7 @@ impl State {
         self.devices.iter().position(|device| of_device(device) == ip || link_local(device) == Some(ip))
     }
 
-    /// Where packets for the address go.
+    /// The destination of packets to the address.
     pub(super) fn route(&self, ip: IpAddr) -> Route {
         if ip.is_unspecified() || ip.is_loopback() {
             return if self.devices.is_empty() { Route::None } else { Route::Device(0) };
@@ -103,7 +103,7 @@ impl Cm {
         Err(libc::EADDRNOTAVAIL)
     }
 
-    /// Checks that nobody else holds the port. Two that both reuse addresses may share it.
+    /// Checks that no other identifier holds the port. Two identifiers that both reuse addresses may share it.
     pub(super) fn check_port(
         &self,
         number: u64,
@@ -120,7 +120,7 @@ impl Cm {
                 continue;
             }
             let held = canonical(held);
-            // Linux answers so where one of the two is the wildcard.
+            // Linux returns this error if one of the two is the wildcard address.
             if held.is_unspecified() || ip.is_unspecified() {
                 return Err(libc::EADDRNOTAVAIL);
             }

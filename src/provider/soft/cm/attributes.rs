@@ -1,22 +1,22 @@
-//! What a queue pair needs for its way to Ready To Send.
+//! The attributes that rdma_cm gives for the transitions of a queue pair, up to Ready To Send.
 #![forbid(unsafe_code)]
 
-use super::{Id, Link, Phase};
+use super::{HeldPair, Id, Link, Phase};
 use crate::provider::cm::PortSpace;
 use crate::provider::soft::{device, fabric::State};
 use crate::sys::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_state};
 use libc::c_int;
 
-/// The key of datagrams, unless a program chooses one: `RDMA_UDP_QKEY`.
+/// The queue key of datagrams, unless a program chooses one: `RDMA_UDP_QKEY`.
 pub(super) const DEFAULT_QKEY: u32 = 0x0123_4567;
-/// 4.096 us * 2^17 is the time after which a packet is sent again.
+/// The exponent of the acknowledgement timeout: 4.096 us * 2^17.
 const ACK_TIMEOUT: u8 = 17;
-/// How many routers a packet may pass.
+/// The most routers that a packet may pass.
 const HOP_LIMIT: u8 = 64;
-/// Writing, reading, atomics and the two kinds of flush, all of a peer.
+/// The rights of the peer: writes, reads, atomics and the two kinds of flush.
 const REMOTE_ACCESS: u32 = 0x30e;
 
-/// The way to an address.
+/// The path to a GID.
 pub(super) fn path(gid: [u8; 16], traffic_class: u8) -> ibv_ah_attr {
     let dgid = ibv_gid { raw: gid };
     let grh = ibv_global_route {
@@ -46,7 +46,7 @@ impl State {
         };
         let is_init = to == ibv_qp_state::IBV_QPS_INIT;
         match id.phase {
-            // Linux answers so for each state that is asked for.
+            // Linux gives these attributes for each requested state.
             Bound | ResolvingAddress | AddressResolved | ResolvingRoute | RouteResolved | Connecting | Connected
             | Requested | Accepted
                 if id.space == PortSpace::Udp =>
@@ -74,25 +74,37 @@ impl State {
 
     /// Moves the pair of an identifier to Ready To Send, as the device does on iWARP.
     pub(super) fn cm_raise_pair(&mut self, number: u64) -> Result<(), c_int> {
+        let (pair, _) = self.cm_hold_pair(number)?;
         let id = self.cm.id(number)?;
         let mut link = id.link.ok_or(libc::EINVAL)?;
         link.serves = link.serves.min(id.own.serves);
         link.starts = link.starts.min(id.own.starts);
-        let device = self.devices.get(id.device.ok_or(libc::EINVAL)?).ok_or(libc::EINVAL)?;
-        let pair = *device.qpns.get(&id.own.queue_pair).ok_or(libc::EINVAL)?;
         let at = |state| ibv_qp_attr { qp_state: state, ..Default::default() };
         let (to_rtr, rtr) = id.to_receive(&link, at(ibv_qp_state::IBV_QPS_RTR));
         let (to_rts, rts) = id.to_send(&link, at(ibv_qp_state::IBV_QPS_RTS));
         self.modify_pair(pair, &to_rtr, rtr)?;
         self.modify_pair(pair, &to_rts, rts)?;
-        let epoch = self.pairs.get(pair).ok_or(libc::EINVAL)?.epoch;
-        self.cm.id_mut(number)?.pair = Some((pair, epoch));
         Ok(())
+    }
+
+    /// Notes which pair an identifier connects.
+    pub(super) fn cm_hold_pair(&mut self, number: u64) -> Result<HeldPair, c_int> {
+        let id = self.cm.id(number)?;
+        let device = self.devices.get(id.device.ok_or(libc::EINVAL)?).ok_or(libc::EINVAL)?;
+        let pair = *device.qpns.get(&id.own.queue_pair).ok_or(libc::EINVAL)?;
+        let held = (pair, self.pairs.get(pair).ok_or(libc::EINVAL)?.epoch);
+        self.cm.id_mut(number)?.pair = Some(held);
+        Ok(held)
     }
 
     /// Moves the pair of an identifier to Error, as the device does on iWARP when the stream ends.
     pub(super) fn cm_break_pair(&mut self, number: u64) {
-        let Some((pair, epoch)) = self.cm.ids.get_mut(&number).and_then(|id| id.pair.take()) else { return };
+        if let Some(held) = self.cm.ids.get_mut(&number).and_then(|id| id.pair.take()) {
+            self.cm_break(held);
+        }
+    }
+
+    pub(super) fn cm_break(&mut self, (pair, epoch): HeldPair) {
         // The program may have ended it, and its number may name another pair by now.
         if self.pairs.get(pair).is_some_and(|pair| pair.epoch == epoch) {
             self.enter_error(pair);

@@ -13,18 +13,18 @@ use std::time::Duration;
 
 /// The most requests that may wait to be taken from a listener.
 const MAX_BACKLOG: u32 = 1024;
-/// A depth that stands for the most that is possible.
+/// A requested depth with this value means the largest possible one.
 const MOST: u8 = 255;
 
-/// The most private data of a call; what the peer gets is padded to this length.
+/// The most private data of each call. The peer receives the data padded to this length.
 pub(super) const CONNECT_BYTES: usize = 56;
 pub(super) const ACCEPT_BYTES: usize = 196;
 pub(super) const REJECT_BYTES: usize = 148;
-/// The same for datagrams. Accept and reject share a message.
+/// The same limits for datagrams. Accept and reject share one message.
 pub(super) const LOOKUP_BYTES: usize = 180;
 pub(super) const FOUND_BYTES: usize = 136;
 
-/// One of the two depths of reads. `most` is what [`MOST`] stands for.
+/// Checks one of the two read depths. [`MOST`] means `most`.
 fn depth(asked: u8, most: u8) -> Result<u8, c_int> {
     match asked {
         MOST => Ok(most.min(device::MAX_RD_ATOMIC)),
@@ -105,15 +105,15 @@ impl Cm {
         if self.id_mut(number)?.groups.remove(&group.ip()) { Ok(()) } else { Err(libc::EADDRNOTAVAIL) }
     }
 
-    /// Adds a message to the work, from an identifier to its peer.
+    /// Queues a message from an identifier to its peer.
     pub(super) fn post(&mut self, number: u64, what: What) {
         let Some(id) = self.ids.get(&number).filter(|id| !id.is_vanished) else { return };
         let Some(device) = id.device else { return };
         self.work.push_back(Work::Carry(Message { from: number, device, to: id.peer, what }));
     }
 
-    /// Ends an identifier, which tells the peer what it has to know. Its events are dropped, and requests among them
-    /// are rejected.
+    /// Ends an identifier, and sends its peer the last message that the phase demands. Drops the events of the
+    /// identifier, and rejects the requests among them.
     pub(super) fn destroy(&mut self, number: u64) {
         let Some(id) = self.ids.get(&number) else { return };
         let last_word = match (id.phase, id.space) {
@@ -193,8 +193,18 @@ impl State {
         if offer.data.len() > room {
             return Err(libc::EINVAL);
         }
-        let id = self.cm.id_mut(number)?;
+        let id = self.cm.id(number)?;
         let (Some(from), Some(to)) = (id.local, id.peer_address) else { return Err(libc::EINVAL) };
+        if self.is_iwarp() && id.space == PortSpace::Tcp {
+            // The stream is connected in this call, so it finds out whether somebody listens.
+            let is_host = matches!(self.route(to.ip().to_canonical()), Route::Device(_));
+            if is_host && self.cm.listener(PortSpace::Tcp, to).is_none() {
+                return Err(libc::ECONNREFUSED);
+            }
+            self.cm.id_mut(number)?.own = offer.clone();
+            self.cm_hold_pair(number)?;
+        }
+        let id = self.cm.id_mut(number)?;
         id.own = offer.clone();
         id.phase = Phase::Connecting;
         id.sent = Some(Sent { what: What::Request { offer, from, to, space: id.space }, times: 0 });
@@ -209,7 +219,7 @@ impl State {
         let link = id.link.ok_or(libc::EINVAL)?;
         let offer = offer(parameters, [link.serves, link.starts], id.own.psn)?;
         let peer_is_gone = id.peer_is_gone;
-        // From here on, the request is used up whatever happens.
+        // From here on, the request is consumed, even if the accept fails.
         if offer.data.len() > if is_datagram { FOUND_BYTES } else { ACCEPT_BYTES } {
             self.cm_refuse(number, Vec::new());
             return Err(libc::EINVAL);
@@ -218,6 +228,12 @@ impl State {
         id.own = offer.clone();
         if peer_is_gone {
             id.rest(Phase::Dead);
+            if self.is_iwarp() && !is_datagram {
+                // The device finds out when it answers, and by then it has moved the pair.
+                self.cm_raise_pair(number)?;
+                self.cm.id_mut(number)?.pair = None;
+                return Err(libc::ECONNRESET);
+            }
             return Err(libc::EINVAL);
         }
         if is_datagram {
@@ -226,6 +242,10 @@ impl State {
             return Ok(());
         }
         if self.is_iwarp() {
+            // The device serves as many reads as were asked for.
+            let mut offer = offer;
+            offer.serves = offer.serves.max(link.serves);
+            self.cm.id_mut(number)?.own.serves = offer.serves;
             if let Err(errno) = self.cm_raise_pair(number) {
                 self.cm_refuse(number, Vec::new());
                 return Err(errno);
@@ -261,7 +281,7 @@ impl State {
         Ok(())
     }
 
-    /// Rejects a request, which is its end.
+    /// Rejects a request, which ends it.
     fn cm_refuse(&mut self, number: u64, data: Vec<u8>) {
         let Ok(id) = self.cm.id_mut(number) else { return };
         id.rest(Phase::Dead);
@@ -295,13 +315,13 @@ impl State {
                 self.cm.post(number, What::DisconnectReply);
                 self.cm_let_rest(number);
             }
-            // There is nothing to end, or it has ended already.
+            // There is no connection, or it has ended already.
             _ => {}
         }
         Ok(())
     }
 
-    /// Takes the program of an identifier away.
+    /// Marks the program of an identifier as gone.
     pub(super) fn cm_vanish(&mut self, number: u64) {
         if let Ok(id) = self.cm.id_mut(number) {
             id.is_vanished = true;
@@ -309,7 +329,7 @@ impl State {
         }
     }
 
-    /// The device was removed: each identifier on it ends.
+    /// Ends each identifier on a device that was removed.
     pub(in crate::provider::soft) fn cm_remove_device(&mut self, device: usize) {
         self.cm_tell_where(
             |id| id.device == Some(device) && id.phase != Phase::Dead,
@@ -319,7 +339,7 @@ impl State {
         );
     }
 
-    /// The address of a neighbour has changed. Connections go on, and are told.
+    /// Reports to the connections of a device that the address of a neighbour has changed. The connections go on.
     pub(in crate::provider::soft) fn cm_change_neighbour(&mut self, device: usize) {
         self.cm_tell_where(
             |id| id.device == Some(device) && id.phase == Phase::Connected && id.space == PortSpace::Tcp,
@@ -337,7 +357,7 @@ impl State {
         status: i32,
     ) {
         let chosen = self.cm.ids.iter_mut().filter(|(_, id)| which(id));
-        // A request that nobody has taken has no name by which the program would know it.
+        // The program does not know the identifier of a request yet that it has not taken.
         let known: Vec<_> = chosen
             .map(|(&number, id)| {
                 change(id);
@@ -350,7 +370,7 @@ impl State {
     }
 }
 
-/// The address of this side, towards a device or within the host.
+/// The source address of this side, for a peer at `to` that is reached through a device.
 pub(super) fn source(own: IpAddr, to: IpAddr, device: IpAddr) -> IpAddr {
     match own.is_unspecified() {
         false => own,

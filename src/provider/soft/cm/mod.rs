@@ -1,12 +1,12 @@
-//! rdma_cm inside the process: one per fabric, for all its devices.
+//! rdma_cm inside the process: each fabric has one, for all its devices.
 //!
-//! A channel of rdma_cm has identifiers, which the program uses through [`RawId`]. Messages between two identifiers
-//! are units of the fabric's work, as packets are: on a manual fabric each travels in a step of its own. What an
-//! identifier waits for is a timer of the fabric.
+//! A channel of rdma_cm has identifiers, which the program uses through [`RawId`]. Messages between two identifiers are
+//! units of the fabric's work, like packets: on a manual fabric each travels in a step of its own. The timeouts of
+//! identifiers are timers of the fabric.
 //!
-//! It answers as librdmacm and its kernel part do on soft-RoCE, and pads private data as they do. Where librdmacm ends
-//! the process because of a call in a wrong state, this answers `EINVAL`. The queue pairs are the program's own:
-//! rdma_cm trades numbers and gives attributes. On a fabric like soft iWARP it moves the pairs itself.
+//! It behaves like librdmacm and its kernel part on soft-RoCE, and pads private data in the same way. A call in a wrong
+//! state, for which librdmacm ends the process, returns `EINVAL` here. The queue pairs belong to the program: rdma_cm
+//! exchanges their numbers and gives attributes. On a fabric like soft iWARP it also moves the pairs.
 #![forbid(unsafe_code)]
 
 // | module | what |
@@ -14,7 +14,7 @@
 // | `address` | addresses and ports |
 // | `calls` | the calls of a program |
 // | `wire` | messages, timers, and the events that they make |
-// | `attributes` | what a queue pair needs for its way to Ready To Send |
+// | `attributes` | the attributes of a queue pair, up to Ready To Send |
 
 mod address;
 mod attributes;
@@ -45,14 +45,14 @@ use wire::{Offer, Sent, Work};
 /// The state of rdma_cm, which the fabric's lock guards.
 pub(super) struct Cm {
     channels: Table<Inbox>,
-    /// The identifiers by number. Numbers are not used again.
+    /// The identifiers by number. Numbers are never reused.
     ids: BTreeMap<u64, Id>,
     last_id: u64,
     /// The last port that was chosen for an identifier.
     last_port: u16,
-    /// What happens next, in this order.
+    /// The queue of work, in order.
     work: VecDeque<Work>,
-    /// For the first packet number of each connection.
+    /// Chooses the first packet number of each connection.
     random: Random,
 }
 
@@ -75,7 +75,7 @@ impl Cm {
         [self.ids.len(), self.channels.iter().map(|(_, inbox)| inbox.events.len()).sum()]
     }
 
-    /// How many events of an identifier wait. Requests count for their listener.
+    /// How many events of an identifier wait. Requests count as events of their listener.
     #[cfg(test)]
     fn waiting(&self, key: u64) -> usize {
         let of = |event: &&Event| self.ids.get(&event.id).is_some_and(|id| id.key == key);
@@ -97,7 +97,7 @@ impl Cm {
         self.last_id
     }
 
-    /// Makes all descriptors readable: a thread that sleeps on one looks at the timers again.
+    /// Makes all descriptors readable, so that a thread that sleeps on one checks the timers again.
     pub(super) fn wake_all(&mut self) {
         for inbox in self.channels.iter_mut() {
             inbox.signal.raise();
@@ -136,7 +136,7 @@ struct Event {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     Idle,
-    /// Has an address. A device too, unless the address is the wildcard or the loopback one.
+    /// Has an address; also a device, unless the address is the wildcard or the loopback address.
     Bound,
     Listening,
     ResolvingAddress,
@@ -152,51 +152,51 @@ enum Phase {
     /// Has accepted, and the peer has not established the connection.
     Accepted,
     Connected,
-    /// Has said that it disconnects, and waits for the answer.
+    /// Has sent its disconnect, and waits for the answer.
     Disconnecting,
-    /// The peer has said that it disconnects, and the program has not answered.
+    /// The peer has sent its disconnect, and the program has not answered.
     Disconnected,
-    /// Both sides have disconnected, and the number of the queue pair rests.
+    /// Both sides have disconnected, and the number of the queue pair must not be used yet.
     Resting,
-    /// Nothing but its end is left.
+    /// The identifier can only be destroyed.
     Dead,
 }
 
 /// An identifier.
 struct Id {
     channel: usize,
-    /// By which the program knows it.
+    /// The key by which the program knows the identifier.
     key: u64,
     space: PortSpace,
     phase: Phase,
     local: Option<SocketAddr>,
     peer_address: Option<SocketAddr>,
     device: Option<usize>,
-    /// It holds its port. Identifiers of requests share the port of their listener.
+    /// The identifier holds its port. Identifiers of requests share the port of their listener instead.
     holds_port: bool,
     reuses_address: bool,
     type_of_service: u8,
     ack_timeout: Option<u8>,
-    /// Of a listener: how many more requests may wait to be taken.
+    /// How many more requests may wait to be taken from a listener.
     room: usize,
-    /// Of a request that waits to be taken: its listener.
+    /// The listener of a request that waits to be taken.
     listener: Option<u64>,
     /// The identifier at the other end of the connection.
     peer: Option<u64>,
-    /// The peer has given up before this side accepted. The program is not told until it accepts.
+    /// The peer has given up before this side accepted. The program learns of it when it accepts.
     peer_is_gone: bool,
-    /// A fault took its program away: nothing leaves it and nothing arrives.
+    /// A fault made its program vanish: it sends and receives no messages.
     is_vanished: bool,
-    /// What the peer said that matters for the queue pair, once both sides know of each other.
+    /// The peer's parameters that the queue pair needs; `None` before they have arrived.
     link: Option<Link>,
-    /// What this side offered.
+    /// The parameters that this side offered.
     own: Offer,
     /// The message that is sent again until the peer answers.
     sent: Option<Sent>,
-    /// The number of its timer; an older timer that fires is ignored. 0 if it has none.
+    /// The number of the current timer, or 0. An older timer that fires is ignored.
     timer: u64,
-    /// On iWARP: the queue pair that was brought up, and its life.
-    pair: Option<(usize, u64)>,
+    /// On iWARP: the queue pair that is being connected, or is.
+    pair: Option<HeldPair>,
     groups: BTreeSet<IpAddr>,
 }
 
@@ -239,6 +239,9 @@ impl Id {
         if phases.contains(&self.phase) { Ok(()) } else { Err(libc::EINVAL) }
     }
 }
+
+/// A queue pair, and which of its lives is meant.
+type HeldPair = (usize, u64);
 
 /// What the queue pair of one side has to know of the other.
 #[derive(Clone, Copy)]
@@ -285,7 +288,8 @@ impl Drop for Channel {
 }
 
 impl Channel {
-    /// Does the work of a call under the lock; a call that is to fail does nothing. Afterwards the fabric settles.
+    /// Does the work of a call under the lock, and then lets the fabric settle. If a fault makes the call fail, `f`
+    /// does not run.
     fn call<R>(&self, verb: Verb, f: impl FnOnce(&mut State) -> Result<R, c_int>) -> Result<R, VerbError> {
         let mut state = self.fabric.lock();
         let result = match state.faults.verb(verb) {
@@ -327,7 +331,8 @@ impl RawChannel for Channel {
 }
 
 impl Cm {
-    /// Takes the oldest event of a channel, with the key of its identifier. A request that it brings gets `fresh_key`.
+    /// Takes the oldest event of a channel, with the key of its identifier. If the event brings a new identifier, that
+    /// one gets `fresh_key`.
     fn take(&mut self, channel: usize, fresh_key: u64) -> Option<(Event, u64)> {
         let inbox = self.channels.get_mut(channel)?;
         let event = inbox.events.pop_front();
@@ -335,7 +340,7 @@ impl Cm {
             inbox.signal.lower();
         }
         let event = event?;
-        // Events end with their identifier, so it is there.
+        // The events of an identifier are dropped with it, so the identifier exists.
         let id = self.ids.get_mut(&event.id)?;
         let key = id.key;
         if let Some(request) = event.request {
@@ -356,12 +361,12 @@ impl Cm {
         }
     }
 
-    /// Adds an event that says nothing but its status.
+    /// Adds an event that has only a status.
     fn tell(&mut self, id: u64, kind: RawEventKind, status: i32) {
         self.push(Event { id, kind, status, said: Said::default(), request: None });
     }
 
-    /// Drops the events of an identifier, and gives the requests among them.
+    /// Drops the events of an identifier, and returns the requests among them.
     fn forget(&mut self, number: u64) -> Vec<u64> {
         let mut requests = Vec::new();
         for inbox in self.channels.iter_mut() {
@@ -482,7 +487,7 @@ impl RawId for Identifier {
 }
 
 impl State {
-    /// Whether its devices speak iWARP, as far as rdma_cm is concerned.
+    /// Whether rdma_cm treats the devices of this fabric as iWARP.
     fn is_iwarp(&self) -> bool {
         self.latitudes.row.name == crate::provider::reviewed::SIW.name
     }

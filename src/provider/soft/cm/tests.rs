@@ -1,4 +1,4 @@
-//! rdma_cm against its traits, on a manual fabric. The name of each test says what holds.
+//! Tests of the soft rdma_cm through its traits, on a manual fabric.
 
 use super::*;
 use crate::provider::soft::{Fabric, Fault};
@@ -16,10 +16,10 @@ const PORT: u16 = 7471;
 struct World {
     fabric: Fabric,
     channel: Arc<dyn RawChannel>,
-    /// Of the two devices.
+    /// The addresses of the two devices.
     ips: [IpAddr; 2],
     last_key: Cell<u64>,
-    /// Events that were taken for the sake of later ones.
+    /// Events that were taken while the test looked for another one.
     held: RefCell<VecDeque<RawEvent>>,
 }
 
@@ -112,7 +112,7 @@ impl World {
         self.held.borrow_mut().pop_front()
     }
 
-    /// The next event of that identifier, which is of that kind.
+    /// Takes the next event of an identifier, which must be of that kind.
     fn expect(&self, side: &Side, kind: Kind) -> RawEvent {
         self.hold();
         let mut held = self.held.borrow_mut();
@@ -148,7 +148,7 @@ impl World {
         side
     }
 
-    /// Clients that have sent their requests, of which nobody has taken any.
+    /// Clients whose requests wait at the listener.
     fn unread<const N: usize>(&self) -> [Side; N] {
         let mut clients = [(); N].map(|()| self.resolved_in(PortSpace::Tcp, self.at(PORT)));
         for client in &mut clients {
@@ -187,7 +187,7 @@ impl World {
     }
 }
 
-/// What each call answers: `.` for success, `x` for `EINVAL`, `c` for `EISCONN`.
+/// The result of each call: `.` for success, `x` for `EINVAL`, `c` for `EISCONN`.
 fn calls(side: &mut Side, world: &World) -> String {
     let to = world.at(PORT);
     let attributes = |side: &Side, state| errno(side.pair_attributes(state));
@@ -196,7 +196,7 @@ fn calls(side: &mut Side, world: &World) -> String {
         attributes(side, ibv_qp_state::IBV_QPS_RTR),
         attributes(side, ibv_qp_state::IBV_QPS_ERR),
     ];
-    // Each of these goes only where it is illegal, so that the state stays the same until the one that it allows.
+    // The order of these calls keeps the state unchanged until the first call that the state allows.
     answers.push(errno(side.accept(&parameters(b""))));
     answers.push(errno(side.reject(b"")));
     answers.push(errno(side.notify_established()));
@@ -218,8 +218,9 @@ fn calls(side: &mut Side, world: &World) -> String {
 
 #[test]
 fn each_state_allows_its_calls_and_refuses_the_others() {
-    // Attributes for Init, Ready To Receive, Error; accept, reject, notify, establish; resolve_route, connect;
-    // disconnect; bind, listen, resolve_addr. A call that changes the state counts for those after it.
+    // Each letter is a call: attributes for Init, Ready To Receive, Error; accept, reject, notify, establish;
+    // resolve_route, connect; disconnect; bind, listen, resolve_addr. If a call changes the state, the calls after it
+    // run in the new state.
     let world = World::new();
     let listener = world.listener();
     let mut idle = world.id();
@@ -240,7 +241,7 @@ fn each_state_allows_its_calls_and_refuses_the_others() {
     let mut resolved = world.resolved_in(PortSpace::Tcp, world.at(PORT));
     world.expect(&resolving, Kind::ROUTE_RESOLVED);
     assert_eq!(calls(&mut resolved, &world), "..xxxxxx..xxx", "route resolved");
-    // Connecting from here on: Linux answers 0 to a disconnect.
+    // From the phase Connecting on, Linux returns 0 for a disconnect.
     let (mut requested, _) = world.requested(&listener);
     assert_eq!(calls(&mut resolved, &world), ".xxxxxxxx.xxx", "connecting");
     assert_eq!(calls(&mut requested, &world), "..x.x.xxx.xxx", "requested");
@@ -309,7 +310,7 @@ fn attributes_are_those_of_linux() {
     server.set_option(IdOption::AckTimeout(9)).unwrap();
     let (attributes, mask) = server.pair_attributes(init).unwrap();
     assert_eq!((mask.0, attributes.qp_access_flags), (0x39, 0x30e));
-    // Less than was asked for: the attributes of the server stay those of the request.
+    // The server accepts less than was asked for, but its attributes stay those of the request.
     let less = Parameters { responder_resources: 2, initiator_depth: 1, rnr_retry_count: 2, ..parameters(b"") };
     server.accept(&Parameters { queue_pair: 78, ..less }).unwrap();
     world.expect(&client, Kind::CONNECT_RESPONSE);
@@ -413,7 +414,7 @@ fn a_lost_request_is_sent_again() {
     world.fabric.advance(Duration::from_millis(4856));
     let _server = world.requested(&listener);
     world.quiet();
-    // A server that thinks for long is waited for.
+    // The client waits for a slow server.
     world.fabric.advance(Duration::from_secs(300));
     world.quiet();
 }
@@ -477,7 +478,7 @@ fn a_request_whose_client_has_ended_looks_alive_until_it_is_accepted() {
     drop(client);
     world.fabric.run();
     assert_eq!(errno(server.reject(b"")), libc::EINVAL);
-    // One that ends before its request leaves leaves no trace.
+    // A client that ends before it sends its request leaves no trace.
     drop(world.resolved_in(PortSpace::Tcp, world.at(PORT)));
     world.quiet();
 }
@@ -538,7 +539,7 @@ fn the_end_of_one_side_is_a_disconnect_for_the_other() {
     server.disconnect().unwrap();
     world.fabric.advance(SECOND * 2);
     world.expect(&server, Kind::TIMEWAIT_EXIT);
-    // The other way round: the one that waits for an answer gets it from the peer's end.
+    // The other way round: a side that waits for the answer to its disconnect gets it when the peer ends.
     let (mut client, server) = world.connected(&listener);
     client.disconnect().unwrap();
     world.expect(&server, Kind::DISCONNECTED);
@@ -653,7 +654,7 @@ fn addresses_lead_to_devices() {
     }
     let foreign = Some("198.51.100.1:0".parse().unwrap());
     assert_eq!(errno(world.id().resolve_addr(foreign, world.at(PORT), SECOND)), libc::EADDRNOTAVAIL);
-    // The loopback address reaches a listener on the wildcard, and one of its own.
+    // The loopback address reaches a listener on the wildcard address.
     let listener = world.listener();
     let mut client = world.resolved_in(PortSpace::Tcp, SocketAddr::new(LOOPBACK, PORT));
     client.connect(&parameters(b"")).unwrap();

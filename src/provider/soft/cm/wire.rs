@@ -1,51 +1,56 @@
-//! Messages between identifiers, what is sent again, and the events that come of it.
+//! Messages between identifiers, their retransmissions, and the events that they cause.
 #![forbid(unsafe_code)]
 
 use super::address::{GID_ROW, Route, of_device};
 use super::calls::{ACCEPT_BYTES, CONNECT_BYTES, FOUND_BYTES, LOOKUP_BYTES, REJECT_BYTES, source};
-use super::{Cm, Event, Link, Phase, attributes};
+use super::{Cm, Event, HeldPair, Link, Phase, attributes};
 use crate::provider::cm::{PortSpace, RawEventKind, Said};
 use crate::provider::soft::device::Device;
 use crate::provider::soft::fabric::{State, TimerOf};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// How often a message is sent that nobody answers.
+/// How often a message is sent if nobody answers.
 const SENDINGS: u8 = 16;
-/// How long each sending waits for the answer. All of them take 77.7 s.
+/// The time to wait for the answer each time. All together that is 77.7 s.
 const RESPONSE_TIME: Duration = Duration::from_millis(4856);
-/// How long a side waits that knows that the peer has its request: 16 times 4.096 us * 2^24.
+/// The time to wait for the answer after the peer has confirmed the request: 16 times 4.096 us * 2^24.
 const HELD_TIME: Duration = Duration::from_millis(16 * 68_719);
-/// How long the number of a queue pair rests after a connection.
+/// How long the number of a queue pair must not be used after a connection.
 const REST_TIME: Duration = Duration::from_millis(1050);
 
-/// Reasons of a reject: the program refused, or ended; nobody listens.
+/// The reason of a reject: the peer's program refused, or ended.
 pub(super) const REFUSED: i32 = 28;
 const NOBODY_LISTENS: i32 = 8;
-/// What soft iWARP says instead of either.
+/// The reason that soft iWARP gives in both cases.
 const IWARP_REFUSED: i32 = -libc::ECONNREFUSED;
-/// The same two for datagrams.
+/// The same two reasons for datagrams.
 pub(super) const SIDR_REFUSED: i32 = 2;
 const SIDR_NOBODY_LISTENS: i32 = 1;
 const TIMED_OUT: i32 = -libc::ETIMEDOUT;
 
-/// The number of a queue pair that stands for all members of a multicast group.
+/// The queue pair number that stands for all members of a multicast group.
 const EVERY_PAIR: u32 = 0xff_ffff;
 
-/// Something that happens next.
+/// A unit of work.
 pub(super) enum Work {
-    AddressResolved { id: u64, device: usize },
+    AddressResolved {
+        id: u64,
+        device: usize,
+    },
     RouteResolved(u64),
     Joined(u64, IpAddr),
     Carry(Message),
+    /// On iWARP: the device breaks the pair of a connection that was not made.
+    Break(HeldPair),
 }
 
-/// A message on its way. Its sender may have ended.
+/// A message in flight. Its sender may have ended.
 pub(super) struct Message {
     pub(super) from: u64,
-    /// The device that it leaves by.
+    /// The device that sends the message.
     pub(super) device: usize,
-    /// Unknown to the side that connects, until the peer has answered.
+    /// `None` if the side that connects sends it before the peer has answered.
     pub(super) to: Option<u64>,
     pub(super) what: What,
 }
@@ -67,30 +72,30 @@ pub(super) enum What {
     },
     Disconnect,
     DisconnectReply,
-    /// The answer to a request for datagrams.
+    /// The answer to a lookup.
     Found {
         status: i32,
         offer: Offer,
     },
 }
 
-/// What one side offers the other with a request or a reply.
+/// The parameters of one side, in a request or a reply.
 #[derive(Clone, Default)]
 pub(super) struct Offer {
-    /// How many reads it serves at once.
+    /// How many reads this side serves at once.
     pub(super) serves: u8,
-    /// How many reads it starts at once.
+    /// How many reads this side starts at once.
     pub(super) starts: u8,
     pub(super) retry_count: u8,
     pub(super) rnr_retry_count: u8,
     pub(super) queue_pair: u32,
     pub(super) qkey: u32,
-    /// Its first packet number.
+    /// The first packet number of this side.
     pub(super) psn: u32,
     pub(super) data: Vec<u8>,
 }
 
-/// A message that is sent again until the peer answers.
+/// A message that is retransmitted until the peer answers.
 pub(super) struct Sent {
     pub(super) what: What,
     /// How often it was sent.
@@ -124,6 +129,7 @@ impl State {
                 self.cm.push(Event { id, kind, status: 0, said, request: None });
             }
             Work::Carry(message) => self.cm_carry(message),
+            Work::Break(pair) => self.cm_break(pair),
         }
         true
     }
@@ -162,7 +168,7 @@ impl State {
         let to = to.or_else(|| self.cm.ids.iter().find(|(_, id)| id.peer == Some(from)).map(|(&number, _)| number));
         let Some(to) = to else { return };
         let Ok(id) = self.cm.id(to) else {
-            // The side that asks to disconnect is answered although nobody is left.
+            // A disconnect is answered even if the identifier has ended.
             if matches!(what, What::Disconnect) {
                 let what = What::DisconnectReply;
                 self.cm.work.push_back(Work::Carry(Message { from: to, device, to: Some(from), what }));
@@ -187,7 +193,7 @@ impl State {
                 if is_first {
                     self.cm.tell(to, RawEventKind::DISCONNECTED, 0);
                 }
-                // Both sides began to disconnect at once.
+                // The second condition: both sides began to disconnect at the same time.
                 if is_first || self.cm.advance(to, Phase::Disconnected, Phase::Resting) {
                     self.cm_let_rest(to);
                 }
@@ -196,14 +202,14 @@ impl State {
         }
     }
 
-    /// A request arrives where `to` leads.
+    /// Delivers a request to the device and the listener that have the address `to`.
     fn cm_ask(&mut self, asked: Asked) {
         let Asked { client, by, peer_address, to, space, offer } = asked;
         let Route::Device(device) = self.route(to.ip().to_canonical()) else { return };
         if !self.reaches(device) || self.faults.loses_cm_request() {
             return;
         }
-        // It was sent again although it had arrived.
+        // A retransmission: this client's request has arrived already.
         if self.cm.ids.values().any(|id| id.peer == Some(client)) {
             return;
         }
@@ -220,7 +226,7 @@ impl State {
         let psn = self.cm.first_psn();
         let gid = self.gid_of(by);
         let Ok(found) = self.cm.id_mut(listener) else { return };
-        // More than the backlog is dropped, and the client asks again.
+        // A request beyond the backlog is dropped, and the client retransmits it.
         let Some(room) = found.room.checked_sub(1) else { return };
         found.room = room;
         let (channel, key) = (found.channel, found.key);
@@ -233,7 +239,7 @@ impl State {
         id.listener = Some(listener);
         id.peer = Some(client);
         id.own.psn = psn;
-        // What one side starts, the other serves.
+        // The reads that one side starts are served by the other.
         let (serves, starts) = (offer.starts, offer.serves);
         let Offer { retry_count, rnr_retry_count, queue_pair, psn, data, .. } = offer;
         id.link = Some(Link { gid, queue_pair, psn, serves, starts, retry_count, rnr_retry_count });
@@ -258,7 +264,7 @@ impl State {
         } else if let Ok(id) = self.cm.id_mut(client)
             && let Some(sent) = &mut id.sent
         {
-            // The client is told that its request is looked at.
+            // The server confirms the request, so the client waits longer.
             sent.times = SENDINGS;
             self.start_timer(TimerOf::Cm(client), HELD_TIME);
         }
@@ -268,13 +274,13 @@ impl State {
         self.devices.get(device).and_then(|device| device.gid(GID_ROW)).unwrap_or_default()
     }
 
-    /// The peer has accepted.
+    /// Handles the peer's accept.
     fn cm_reply(&mut self, number: u64, from: u64, device: usize, offer: Offer) {
         let is_iwarp = self.is_iwarp();
         let gid = self.gid_of(device);
         let Ok(id) = self.cm.id_mut(number) else { return };
         if id.phase == Phase::Connected && !is_iwarp {
-            // The peer has not heard that the connection is established.
+            // A retransmission: the peer has not received the last message, so send it again.
             self.cm.post(number, What::Ready);
             return;
         }
@@ -287,7 +293,7 @@ impl State {
         id.peer = Some(from);
         id.link = Some(Link { gid, queue_pair, psn, serves, starts, retry_count, rnr_retry_count });
         id.rest(Phase::Responded);
-        let said = Said {
+        let mut said = Said {
             private_data: padded(data, if is_iwarp { 0 } else { ACCEPT_BYTES }),
             responder_resources: serves,
             initiator_depth: starts,
@@ -295,12 +301,16 @@ impl State {
             queue_pair,
             ..Said::default()
         };
+        if self.latitudes.row.quirks.swaps_reply_depths {
+            (said.responder_resources, said.initiator_depth) = (starts, serves);
+        }
         let mut kind = RawEventKind::CONNECT_RESPONSE;
         if is_iwarp {
             if let Err(errno) = self.cm_raise_pair(number) {
                 self.cm.post(number, What::Disconnect);
                 self.cm.advance(number, Phase::Responded, Phase::Dead);
                 self.cm.tell(number, RawEventKind::CONNECT_ERROR, -errno);
+                self.cm.break_later(number);
                 return;
             }
             self.cm.advance(number, Phase::Responded, Phase::Connected);
@@ -309,7 +319,7 @@ impl State {
         self.cm.push(Event { id: number, kind, status: 0, said, request: None });
     }
 
-    /// The answer to a request for datagrams.
+    /// The answer to a lookup.
     fn cm_found(&mut self, number: u64, device: usize, status: i32, offer: Offer) {
         let gid = self.gid_of(device);
         if !self.cm.advance(number, Phase::Connecting, if status == 0 { Phase::Connected } else { Phase::Dead }) {
@@ -328,7 +338,7 @@ impl State {
         self.cm.push(Event { id: number, kind, status, said, request: None });
     }
 
-    /// The peer has refused, has ended before the connection was established, or has given up.
+    /// Handles a reject: the peer has refused, has ended before the connection was established, or has given up.
     fn cm_rejected(&mut self, number: u64, reason: i32, data: Vec<u8>) {
         let is_iwarp = self.is_iwarp();
         let Ok(id) = self.cm.id_mut(number) else { return };
@@ -340,14 +350,15 @@ impl State {
                 let status = if is_iwarp { IWARP_REFUSED } else { reason };
                 let (kind, said) = (RawEventKind::REJECTED, Said { private_data, ..Said::default() });
                 self.cm.push(Event { id: number, kind, status, said, request: None });
+                self.cm.break_later(number);
             }
-            // The client has gone after the device connected it.
+            // The device has connected this side already, and the client has ended since.
             Phase::Connected if is_iwarp => self.cm_disconnected(number),
             _ => {}
         }
     }
 
-    /// The peer disconnects.
+    /// Handles the peer's disconnect.
     fn cm_disconnected(&mut self, number: u64) {
         let is_iwarp = self.is_iwarp();
         let Ok(id) = self.cm.id_mut(number) else { return };
@@ -364,7 +375,7 @@ impl State {
         }
     }
 
-    /// Sends the message of an identifier, for the first time or again.
+    /// Sends or retransmits the message of an identifier.
     pub(super) fn cm_send(&mut self, number: u64) {
         let Ok(id) = self.cm.id_mut(number) else { return };
         let Some(sent) = &mut id.sent else { return };
@@ -374,14 +385,14 @@ impl State {
         self.start_timer(TimerOf::Cm(number), RESPONSE_TIME);
     }
 
-    /// The number of the queue pair rests from now on.
+    /// Starts the time in which the number of the queue pair must not be used.
     pub(super) fn cm_let_rest(&mut self, number: u64) {
         let Ok(id) = self.cm.id_mut(number) else { return };
         id.rest(Phase::Resting);
         self.start_timer(TimerOf::Cm(number), REST_TIME);
     }
 
-    /// The timer of an identifier is over.
+    /// Handles the timer of an identifier, which has fired.
     pub(in crate::provider::soft) fn cm_expire(&mut self, number: u64) {
         let Ok(id) = self.cm.id_mut(number) else { return };
         id.timer = 0;
@@ -395,6 +406,7 @@ impl State {
             Phase::Connecting | Phase::Accepted => {
                 id.rest(Phase::Dead);
                 self.cm.tell(number, RawEventKind::UNREACHABLE, TIMED_OUT);
+                self.cm.break_later(number);
             }
             Phase::Disconnecting => {
                 self.cm.tell(number, RawEventKind::DISCONNECTED, TIMED_OUT);
@@ -409,7 +421,7 @@ impl State {
     }
 }
 
-/// A request on its way to a listener.
+/// A request in flight to a listener.
 struct Asked {
     client: u64,
     /// The device of the client.
@@ -421,6 +433,14 @@ struct Asked {
 }
 
 impl Cm {
+    /// Lets the device break the pair that an identifier holds, if it holds one. The program may learn before that why
+    /// the connection was not made.
+    fn break_later(&mut self, number: u64) {
+        if let Some(pair) = self.ids.get_mut(&number).and_then(|id| id.pair.take()) {
+            self.work.push_back(Work::Break(pair));
+        }
+    }
+
     /// Goes from one phase to another; false if the identifier is not in the first.
     fn advance(&mut self, number: u64, from: Phase, to: Phase) -> bool {
         let found = self.ids.get_mut(&number).filter(|id| id.phase == from);

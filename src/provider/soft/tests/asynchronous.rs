@@ -134,7 +134,7 @@ fn events_of_a_destroyed_object_vanish() {
     drain(link.a, true);
     link.left.destroy(link.a).unwrap();
     let srq = link.left.queues.borrow_mut().pop().unwrap();
-    // SAFETY: nobody uses it any more.
+    // SAFETY: the queue is alive, and nobody uses it any more.
     unsafe { Soft.destroy_srq(srq) }.unwrap();
     assert!(link.left.take_async().is_none());
 }
@@ -197,7 +197,7 @@ fn a_device_that_fails_can_be_cleaned_up() {
     assert_eq!(link.b.enter(RESET), Err(libc::EIO));
     assert_eq!(link.status(Request::send(3, &[])), S::IBV_WC_RETRY_EXC_ERR);
     assert!(link.fabric.open("right").is_err());
-    // A device in that state still destroys all its objects.
+    // All objects of a failed device can still be destroyed.
     let Link { fabric, left, right, .. } = link;
     drop((right, left));
     drop(fabric);
@@ -246,7 +246,7 @@ fn a_channel_says_which_queue_it_was() {
     node.send(pair, Request::send(4, &[]));
     assert_eq!([take(&node), take(&node), take(&node)], [Some(second.as_ptr()), Some(node.cq.as_ptr()), None]);
     node.destroy(pair).unwrap();
-    // SAFETY: nobody uses it any more.
+    // SAFETY: the queue is alive, and nobody uses it any more.
     unsafe { Soft.destroy_cq(second) }.unwrap();
 }
 

@@ -179,17 +179,17 @@ fn row_33_an_address_must_be_of_the_pairs_domain_and_alive() {
     let foreign = unsafe { Soft.create_ah(domain, &mut address_of(post.b.gid, 1)) }.unwrap();
     assert_eq!(post.status(Request::send(1, &[]).to(foreign, post.b.qpn(), QKEY)), S::IBV_WC_LOC_QP_OP_ERR);
     assert_eq!(post.a.state(), SQE);
-    // SAFETY: alive; refused while it has a child.
+    // SAFETY: the domain is alive. The call is refused while the domain has a child.
     assert_eq!(unsafe { Soft.dealloc_pd(domain) }.unwrap_err().errno(), libc::EBUSY);
-    // SAFETY: nobody uses it any more.
+    // SAFETY: the object is alive, and nobody uses it any more.
     unsafe { Soft.destroy_ah(foreign) }.unwrap();
-    // SAFETY: nobody uses it any more.
+    // SAFETY: the object is alive, and nobody uses it any more.
     unsafe { Soft.dealloc_pd(domain) }.unwrap();
 
     let post = Post::on(Fabric::manual());
     post.left.send(post.a, post.to_right(Request::send(2, &[])));
     let ah = post.left.addresses.borrow_mut().pop().unwrap();
-    // SAFETY: alive. The request in flight has only the number of the handle.
+    // SAFETY: the handle is alive. The request in flight holds only its number.
     unsafe { Soft.destroy_ah(ah) }.unwrap();
     // A new handle does not get the old number.
     post.left.address(post.b.gid);

@@ -7,7 +7,7 @@ fn outcome(link: &Link, request: Request) -> (S, ibv_qp_state, Option<S>, ibv_qp
     (status, link.a.state(), link.right.poll().first().map(|wc| wc.status), link.b.state())
 }
 
-/// As `outcome`, on a new link whose responder has a receive of 16 bytes.
+/// Like `outcome`, on a new link whose responder has a receive of 16 bytes.
 fn fault(request: impl FnOnce(&Link) -> Request) -> (S, ibv_qp_state, Option<S>, ibv_qp_state) {
     let link = Link::automatic();
     link.right.receive(link.b, 1, &[link.right.memory(2, LOCAL).sge(0, 16)]);
@@ -15,7 +15,7 @@ fn fault(request: impl FnOnce(&Link) -> Request) -> (S, ibv_qp_state, Option<S>,
     outcome(&link, request)
 }
 
-/// A second protection domain of a node, for one region. The node does not know it, so the test frees it.
+/// A second protection domain on a node's context, for one region. The node does not free it, so the test must.
 fn other_domain(node: &Node) -> NonNull<ibv_pd> {
     // SAFETY: the context is open.
     unsafe { Soft.alloc_pd(node.context) }.unwrap()
@@ -44,7 +44,7 @@ fn row_2_a_local_key_of_another_domain() {
     link.right.receive(link.b, 1, &[]);
     assert_eq!(outcome(&link, Request::send(1, &[region.sge(0, 1)])), (S::IBV_WC_LOC_PROT_ERR, ERR, None, RTS));
     link.left.deregister(&region).unwrap();
-    // SAFETY: nobody uses it any more.
+    // SAFETY: the domain is alive, and nobody uses it any more.
     unsafe { Soft.dealloc_pd(domain) }.unwrap();
 }
 
@@ -68,7 +68,7 @@ fn row_5_a_bad_receive() {
         for region in regions {
             link.right.deregister(&region).unwrap();
         }
-        // SAFETY: nobody uses it any more.
+        // SAFETY: the domain is alive, and nobody uses it any more.
         unsafe { Soft.dealloc_pd(domain) }.unwrap();
     }
 }
@@ -122,7 +122,7 @@ fn row_8_a_remote_key_of_another_domain() {
     let request = Request::write(1, &[link.left.memory(1, 0).sge(0, 8)], &region, 0);
     assert_eq!(link.status(request), S::IBV_WC_REM_ACCESS_ERR);
     link.right.deregister(&region).unwrap();
-    // SAFETY: nobody uses it any more.
+    // SAFETY: the domain is alive, and nobody uses it any more.
     unsafe { Soft.dealloc_pd(domain) }.unwrap();
 }
 

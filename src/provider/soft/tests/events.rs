@@ -65,7 +65,7 @@ fn events_of_a_destroyed_queue_vanish() {
     assert_eq!(unsafe { node.ops().req_notify_cq.unwrap()(other, 0) }, 0);
     pair.enter(ERR).unwrap();
     node.destroy(pair).unwrap();
-    // SAFETY: nobody uses it any more.
+    // SAFETY: the queue is alive, and nobody uses it any more.
     unsafe { Soft.destroy_cq(cq) }.unwrap();
     assert!(!node.take_event());
 }

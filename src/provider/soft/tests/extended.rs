@@ -8,7 +8,7 @@ fn extend(node: &mut Node, depth: u32) -> NonNull<ibv_cq_ex> {
     // SAFETY: the context is open, and the channel belongs to it.
     let cq = unsafe { Soft.create_cq_ex(node.context, &mut attributes) }.unwrap();
     let old = std::mem::replace(&mut node.cq, cq.cast());
-    // SAFETY: nothing uses it yet.
+    // SAFETY: the old queue is alive, and nothing uses it yet.
     unsafe { Soft.destroy_cq(old) }.unwrap();
     cq
 }
@@ -34,7 +34,7 @@ fn end(cq: NonNull<ibv_cq_ex>) {
 
 /// The id and the status of the current completion.
 fn current(cq: NonNull<ibv_cq_ex>) -> (u64, ibv_wc_status) {
-    // SAFETY: alive, and nobody else polls it.
+    // SAFETY: the queue is alive, and nobody else polls it.
     let cq = unsafe { cq.as_ref() };
     (cq.wr_id, cq.status)
 }
@@ -85,7 +85,7 @@ fn functions_are_there_for_the_fields_that_were_asked_for() {
         assert_eq!(has.read_byte_len.is_some(), wc_flags & 1 != 0);
         assert_eq!(has.read_imm_data.is_some(), wc_flags & 2 != 0);
         assert_eq!(has.read_dlid_path_bits.is_some(), wc_flags & 0x40 != 0);
-        // SAFETY: not used.
+        // SAFETY: the queue is alive, and nothing uses it.
         unsafe { Soft.destroy_cq(cq.cast()) }.unwrap();
     }
     for (wc_flags, comp_mask) in [(0x80, 0), (1 << 40, 0), (0, 1)] {

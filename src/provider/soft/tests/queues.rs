@@ -199,7 +199,7 @@ fn sizes_have_limits_and_are_granted_as_asked() {
             Ok(cq) => {
                 // SAFETY: the object is alive.
                 assert_eq!(unsafe { (*cq.as_ptr()).cqe } as u32, depth);
-                // SAFETY: nobody uses it any more.
+                // SAFETY: the queue is alive, and nobody uses it any more.
                 unsafe { Soft.destroy_cq(cq) }.unwrap();
                 assert!(fits);
             }
@@ -239,7 +239,7 @@ fn exposed_memory_is_made_of_whole_words() {
     for (offset, len, access, fine) in
         [(0, 16, READ, true), (4, 16, READ, false), (0, 12, ALL, false), (4, 12, LOCAL, true), (8, 8, ALL, true)]
     {
-        // SAFETY: alive, and within the memory.
+        // SAFETY: the domain is alive, and the range is within the memory.
         let result = unsafe { Soft.reg_mr(node.domain, start.wrapping_add(offset), len, ibv_access_flags(access)) };
         assert_eq!(result.is_ok(), fine);
         if let Ok(mr) = result {
@@ -270,7 +270,7 @@ fn the_device_describes_itself() {
     };
     let (ones, twos) = (gids(&one), gids(&two));
     assert_eq!(ones[0][..8], [0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
-    // After the first byte, two bytes tell the processes apart.
+    // The two bytes after the first distinguish processes.
     assert_eq!(ones[1][..13], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10]);
     assert_eq!((ones[1][13..15].to_vec(), ones[1][15], twos[1][15]), (twos[1][13..15].to_vec(), 1, 2));
     assert!(ones.iter().all(|gid| !twos.contains(gid)));

@@ -42,7 +42,7 @@ fn requests_complete_in_order_and_once() {
             let slot = random.below(4) as usize;
             let (number, pair) = pairs[slot];
             let (node, peer) = (&nodes[number], pairs[slot ^ 1].1);
-            // In most cases a region of that side with all rights.
+            // Picks a region: in most cases one of that side with all rights.
             let mut region = |side| match random.below(10) {
                 0 => random.pick(&regions),
                 1 => regions[4 + side],
@@ -100,14 +100,14 @@ fn requests_complete_in_order_and_once() {
     assert!(statuses.keys().all(|status| expected.contains(status) || cfg!(miri)), "{statuses:?}");
 }
 
-/// A pair of some transport, and the queue that its receives are in: the number of the pair or of the shared queue.
+/// A pair of some transport, and its shared receive queue, if it has one.
 struct Player {
     node: usize,
     pair: Pair,
     srq: Option<NonNull<ibv_srq>>,
 }
 
-/// As above for all transports, with shared queues, windows, groups, and ports that go down.
+/// The same as the test above, for all transports, with shared queues, windows, groups, and ports that go down.
 #[test]
 fn requests_of_all_transports_complete_in_order_and_once() {
     const RAW: [u8; 16] = [0xff, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
@@ -149,7 +149,7 @@ fn requests_of_all_transports_complete_in_order_and_once() {
             match random.below(20) {
                 0 => drop(pair.enter(random.pick(&[RESET, INIT, RTR, RTS, SQD, ERR]))),
                 1..=3 => {
-                    // SAFETY: alive. A device that has failed does not answer.
+                    // SAFETY: the pair is alive. (The query fails on a device that has failed.)
                     let state = unsafe { Soft.query_qp(pair.qp, ibv_qp_attr_mask::IBV_QP_STATE) }
                         .map_or(ERR, |now| now.qp_state);
                     if state == SQE {
@@ -236,7 +236,7 @@ fn requests_of_all_transports_complete_in_order_and_once() {
         }
         fabric.heal();
         for player in &players {
-            // SAFETY: alive. Most pairs are in no group; then the call is refused.
+            // SAFETY: the pair is alive. If it is in no group, the call is refused.
             _ = unsafe { Soft.detach_mcast(player.pair.qp, &GROUP, 0) };
         }
     }

@@ -5,11 +5,12 @@ use crate::provider::soft::{Fault, Verb};
 use ibv_access_flags as A;
 use ibv_wc_status as S;
 
-/// Registers `len` bytes at `offset` of `region` again; the keys name them by `iova`. The caller deregisters them.
+/// Registers the memory of `region` again, from `offset` on, with the address `iova` for the first byte. The caller
+/// deregisters it.
 fn register_iova(node: &Node, region: &Region, offset: usize, iova: u64, access: u32) -> Result<Region, Errno> {
     let start = region.words.cast::<u8>().wrapping_add(offset);
     let len = region.words.len() * 8 - offset;
-    // SAFETY: the domain is alive, and so is the memory, which belongs to a region that lives until the node ends.
+    // SAFETY: the domain is alive, and the memory belongs to a region that lives until the node ends.
     let mr = unsafe { Soft.reg_mr_iova(node.domain, start, len, iova, A(access)) }.map_err(|error| error.errno())?;
     Ok(Region { mr, words: region.words, live: true })
 }
@@ -31,7 +32,7 @@ fn zero_based_regions_count_from_their_beginning() {
     let counter = link.left.memory(1, LOCAL);
     assert_eq!(link.status(Request::add(2, &[counter.sge(0, 8)], &to, 0, 0).at(8, to.rkey())), SUCCESS);
     assert_eq!(counter.get(8), to.get(16)[8..]);
-    // The keys do not name the memory by its own address.
+    // Requests with the keys cannot use the memory's own address.
     assert_eq!(link.status(Request::write(3, &[sge], &to, 0)), S::IBV_WC_REM_ACCESS_ERR);
 }
 
@@ -74,7 +75,7 @@ fn what_this_device_has_not_it_says() {
     for access in [A::IBV_ACCESS_ON_DEMAND, A::IBV_ACCESS_HUGETLB] {
         assert_eq!(node.try_register(1, access.0).map(|_| ()), Err(libc::EOPNOTSUPP));
     }
-    // SAFETY: alive. There is no descriptor -1, and the device uses none.
+    // SAFETY: the domain is alive. The device does not use the descriptor.
     let dmabuf = unsafe { Soft.reg_dmabuf_mr(node.domain, 0, 8, 0, -1, A(LOCAL)) };
     assert_eq!(dmabuf.unwrap_err().errno(), libc::EOPNOTSUPP);
 }
@@ -93,7 +94,7 @@ fn locked_memory_has_a_limit() {
     fabric.heal();
     assert!(node.try_register(1, 0).is_ok());
     node.deregister(&second).unwrap();
-    // The fault is for one call only, so the second try succeeds.
+    // The fault fails only one call, so the second try succeeds.
     fabric.inject(Fault::VerbFails { verb: Verb::RegMrIova, after: 0, count: 1, errno: libc::ENOMEM });
     let memory = node.memory(1, 0);
     assert_eq!(register_iova(&node, &memory, 0, memory.addr(), 0).map(|_| ()), Err(libc::ENOMEM));

@@ -1,4 +1,4 @@
-//! Requests of more than one entry, and the rarer operations.
+//! Requests with more than one entry, and the rarer operations.
 
 use super::*;
 use ibv_wc_status as S;
@@ -27,7 +27,7 @@ fn as_many_entries_as_the_device_says() {
         // Entries of four bytes each, in reverse order.
         (0..count).map(|entry| region.sge(4 * 31_u64.saturating_sub(entry), 4)).collect()
     };
-    // The device reuses its vectors: later rounds must give the same result as the first.
+    // The device reuses its vectors, so later rounds must give the same result as the first.
     for round in 0..3 {
         to.set(&[0; 256]);
         link.right.receive(link.b, 1, &entries(&to, 32));

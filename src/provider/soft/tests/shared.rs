@@ -82,7 +82,7 @@ fn data_goes_to_memory_of_the_queues_domain() {
     assert_eq!(star.right.poll()[0].byte_len, 6);
     assert_eq!(to.get(12), b"sh\0\0\0\0\0\0ared");
 
-    // The queue belongs to another domain than its pairs. Its receives name memory of the queue's domain.
+    // The queue belongs to another domain than its pair. Its receives use memory of the queue's domain.
     let node = Node::new(&star.fabric, "other");
     // SAFETY: the context is open.
     let domain = unsafe { Soft.alloc_pd(node.context) }.unwrap();
@@ -98,10 +98,10 @@ fn data_goes_to_memory_of_the_queues_domain() {
     assert_eq!(node.share(srq, 1, &[region.sge(0, 8)]), 0);
     node.send(pair, Request::send(2, &[own.sge(0, 8)]));
     assert_eq!(node.completed(), [(1, SUCCESS), (2, SUCCESS)]);
-    // SAFETY: nobody uses it any more.
+    // SAFETY: the object is alive, and nobody uses it any more.
     unsafe { Soft.destroy_qp(qp) }.unwrap();
     node.deregister(&own).unwrap();
-    // SAFETY: nobody uses it any more.
+    // SAFETY: the object is alive, and nobody uses it any more.
     unsafe { Soft.dealloc_pd(domain) }.unwrap();
 }
 
@@ -276,7 +276,7 @@ fn a_list_stops_at_its_first_bad_receive() {
     let post = star.right.ops().post_srq_recv.unwrap();
     // SAFETY: the queue is alive, and `first` is a list.
     let errno = unsafe { post(star.srq.as_ptr(), first, &mut bad) };
-    // SAFETY: it names a request of the list.
+    // SAFETY: `bad` points to a request of the list.
     assert_eq!((errno, unsafe { (*bad).wr_id }), (libc::ENOMEM, 3));
     for (id, turn) in [(10, 0), (11, 1), (12, 0)] {
         star.send(turn, id);

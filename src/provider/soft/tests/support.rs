@@ -120,8 +120,8 @@ impl Node {
         let mut wr = receive_wr(id, &mut sges);
         let mut bad = ptr::null_mut();
         let post = self.ops().post_srq_recv.unwrap();
-        // SAFETY: alive. `wr` is a list of one request, and the memory that it names belongs to the device until the
-        // node ends.
+        // SAFETY: the queue is alive. `wr` is a list of one request, and the device may use its memory until the node
+        // ends.
         let errno = unsafe { post(srq.as_ptr(), &mut wr, &mut bad) };
         assert_eq!(errno != 0, ptr::eq(bad, &wr));
         errno
@@ -138,7 +138,7 @@ impl Node {
         window
     }
 
-    /// An address handle for a GID. Row `row` of the GID table is the source.
+    /// An address handle for a GID. The source is the GID at index `row` of the node's table.
     pub(super) fn try_address(&self, gid: [u8; 16], row: u8) -> Result<NonNull<ibv_ah>, Errno> {
         self.address_with(&mut address_of(gid, row))
     }
@@ -154,28 +154,27 @@ impl Node {
         self.try_address(gid, 1).unwrap()
     }
 
-    /// The node's events, as numbers that tests can compare: the kind, and which object (for a pair, the pair's
-    /// number).
+    /// Takes the node's events, as numbers that tests can compare: the kind, and the object (for a pair, its number).
     pub(super) fn events(&self) -> Vec<(ibv_event_type, u32)> {
         let mut all = Vec::new();
         while let Some(event) = self.take_async() {
             let subject = match event.event_type {
-                // SAFETY: events of this kind set this member.
+                // SAFETY: an event of this kind has this member of the union.
                 ibv_event_type::IBV_EVENT_CQ_ERR => u32::from(unsafe { event.element.cq } == self.cq.as_ptr()),
                 ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED => {
-                    // SAFETY: events of this kind set this member.
+                    // SAFETY: an event of this kind has this member of the union.
                     let srq = unsafe { event.element.srq };
                     self.queues.borrow().iter().position(|known| known.as_ptr() == srq).unwrap() as u32
                 }
                 ibv_event_type::IBV_EVENT_PORT_ERR | ibv_event_type::IBV_EVENT_PORT_ACTIVE => {
-                    // SAFETY: events of this kind set this member.
+                    // SAFETY: an event of this kind has this member of the union.
                     unsafe { event.element.port_num as u32 }
                 }
                 ibv_event_type::IBV_EVENT_DEVICE_FATAL => 0,
                 _ => {
-                    // SAFETY: events of this kind set this member.
+                    // SAFETY: an event of this kind has this member of the union.
                     let qp = unsafe { event.element.qp };
-                    // SAFETY: a test destroys no pair whose events wait.
+                    // SAFETY: the pair is alive: no test destroys a pair whose events wait.
                     unsafe { (*qp).qp_num }
                 }
             };
@@ -216,7 +215,7 @@ impl Request {
         Self { to: Some((address, qpn, qkey)), ..self }
     }
 
-    /// A request that binds a window of type 2 under its next key. It also stores the new key in the window, as C
+    /// A request that binds a window of type 2 with its next key. It also stores the new key in the window, as C
     /// programs do.
     pub(super) fn bind(id: u64, window: NonNull<ibv_mw>, bind_info: ibv_mw_bind_info) -> Self {
         let rkey = inline::ibv_inc_rkey(rkey_of(window));
@@ -241,20 +240,20 @@ impl Pair {
     pub(super) fn bind(self, id: u64, window: NonNull<ibv_mw>, bind_info: ibv_mw_bind_info) -> Errno {
         let send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
         let mut bind = ibv_mw_bind { wr_id: id, send_flags, bind_info };
-        // SAFETY: alive.
+        // SAFETY: the window is alive.
         let ibv_mw { context, pd, type_, .. } = unsafe { window.read() };
-        // What the inline function of C refuses before it calls the provider.
+        // The inline C function makes these checks before it calls the provider.
         let is_empty = bind_info.addr == 0 && bind_info.length == 0;
         if type_ != ibv_mw_type::IBV_MW_TYPE_1 || bind_info.mr.is_null() && !is_empty {
             return libc::EINVAL;
         }
-        // SAFETY: not null, so alive.
+        // SAFETY: the region is not null, so it is alive.
         if !bind_info.mr.is_null() && pd != unsafe { (*bind_info.mr).pd } {
             return libc::EPERM;
         }
-        // SAFETY: the context of a live object is open.
+        // SAFETY: the window is alive, so its context is open.
         let bind_mw = unsafe { (*context).ops.bind_mw }.unwrap();
-        // SAFETY: alive; nobody else uses the window.
+        // SAFETY: the pair and the window are alive, and nobody else uses the window.
         unsafe { bind_mw(self.qp.as_ptr(), window.as_ptr(), &mut bind) }
     }
 }

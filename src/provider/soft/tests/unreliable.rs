@@ -42,7 +42,7 @@ fn row_29_what_does_not_fit_is_dropped_without_a_word() {
     assert_eq!(link.status(Request::write(6, &[from.sge(0, 8)], &to, 0).immediate(1)), SUCCESS, "no right");
     assert!(link.right.poll().is_empty());
     assert_eq!((to.get(8), link.b.state()), (vec![0; 8], RTS));
-    // The receive is still there: the next message that fits takes it.
+    // The receive was not consumed: the next message that fits takes it.
     assert_eq!(link.status(Request::send(7, &[])), SUCCESS);
     assert_eq!(link.right.completed(), [(5, SUCCESS)]);
     assert!(link.right.events().is_empty());

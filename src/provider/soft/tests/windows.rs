@@ -93,7 +93,7 @@ fn m1_each_bind_of_type_1_has_the_next_key() {
     let first = rkey_of(window);
     assert_eq!(bound(&link, window, bind_info(&region, 0, 8, WRITE)), SUCCESS);
     assert_eq!(rkey_of(window), inline::ibv_inc_rkey(first));
-    // The window is bound a second time without an invalidation: over other bytes, under another key.
+    // The window is bound a second time without an invalidation, over other bytes and with another key.
     assert_eq!(bound(&link, window, bind_info(&region, 16, 8, WRITE)), SUCCESS);
     let second = rkey_of(window);
     assert_eq!(second & 0xff, first.wrapping_add(2) & 0xff);
@@ -150,12 +150,12 @@ fn m2_m3_what_cannot_be_bound() {
     request.bind.as_mut().unwrap().rkey = rkey_of(link.right.window(TWO));
     link.right.send(link.b, request);
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_MW_BIND_ERR)]);
-    // The window is gone when the bind is executed. Another window has its place in the table by then.
+    // The window is gone when the bind is executed, and another window has its index by then.
     let link = Link::manual();
     let (region, window) = (link.right.memory(1, LOCAL | BIND), link.right.window(TWO));
     link.right.send(link.b, Request::bind(1, window, bind_info(&region, 0, 8, READ)));
     let window = link.right.windows.borrow_mut().pop().unwrap();
-    // SAFETY: alive. The request in flight has only the number of the window.
+    // SAFETY: the window is alive. The request in flight holds only its number.
     unsafe { Soft.dealloc_mw(window) }.unwrap();
     link.right.window(TWO);
     link.fabric.run();
@@ -165,7 +165,7 @@ fn m2_m3_what_cannot_be_bound() {
     let (region, window) = (link.right.memory(1, LOCAL | BIND), link.right.window(TWO));
     link.right.send(link.b, Request::bind(1, window, bind_info(&region, 0, 8, READ)));
     link.right.deregister(&region).unwrap();
-    // SAFETY: the memory is alive. The new region has the old one's place in the device's table, but another key.
+    // SAFETY: the domain and the memory are alive. The new region gets the index of the old one, but another key.
     let again = unsafe { Soft.reg_mr(link.right.domain, region.words.cast(), 8, ibv_access_flags(LOCAL | BIND)) };
     link.fabric.run();
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_MW_BIND_ERR)]);
@@ -203,16 +203,16 @@ fn m3_windows_regions_and_pairs_are_of_one_domain() {
             } else {
                 assert_eq!(bound(&link, window, info), S::IBV_WC_MW_BIND_ERR);
             }
-            // SAFETY: alive, and refused while it has a child.
+            // SAFETY: the domain is alive. The call is refused while the domain has a child.
             assert_eq!(unsafe { Soft.dealloc_pd(domain) }.unwrap_err().errno(), libc::EBUSY);
             if of_window {
                 let window = link.right.windows.borrow_mut().pop().unwrap();
-                // SAFETY: nobody uses it any more.
+                // SAFETY: the object is alive, and nobody uses it any more.
                 unsafe { Soft.dealloc_mw(window) }.unwrap();
             } else {
                 link.right.deregister(&region).unwrap();
             }
-            // SAFETY: nobody uses it any more.
+            // SAFETY: the object is alive, and nobody uses it any more.
             unsafe { Soft.dealloc_pd(domain) }.unwrap();
         }
     }
@@ -270,7 +270,7 @@ fn m8_c088_local_invalidation_ends_a_binding() {
     link.right.send(link.b, Request::invalidate(1, key));
     let wc = link.right.poll()[0];
     assert_eq!((wc.status, wc.opcode), (SUCCESS, ibv_wc_opcode::IBV_WC_LOCAL_INV));
-    // The window can be bound again under a new key (m9), and the old key names nothing.
+    // The window can be bound again with a new key (m9), and the old key is invalid.
     assert_eq!(bound(&link, window, bind_info(&region, 8, 8, WRITE)), SUCCESS);
     assert_eq!(write(&link, rkey_of(window), region.addr() + 8, 8), SUCCESS);
     assert_eq!(write(&link, key, region.addr(), 8), S::IBV_WC_REM_ACCESS_ERR);
@@ -367,7 +367,7 @@ fn m11_m12_binding_holds_the_region_and_not_the_window_or_the_pair() {
         assert_eq!(link.right.deregister(&region), Err(libc::EBUSY));
         let key = rkey_of(window);
         let window = link.right.windows.borrow_mut().pop().unwrap();
-        // SAFETY: alive. Freeing the window ends its binding.
+        // SAFETY: the window is alive. Freeing it ends its binding.
         unsafe { Soft.dealloc_mw(window) }.unwrap();
         assert_eq!(write(&link, key, region.addr(), 8), S::IBV_WC_REM_ACCESS_ERR);
         assert_eq!(link.right.deregister(&region), Ok(()));

@@ -1,6 +1,12 @@
-//! Requests that are written ahead: in the ledger, where nobody looks yet, and in a stage or in an open session, where
-//! the device does not look yet. A doorbell publishes them and hands them to the device.
-#![allow(unsafe_code, reason = "writes ahead in the ledger, and hands over what it wrote")]
+//! Send requests between two moments: they are written, and they are not posted yet.
+//!
+//! A request is *pending* from when it is written until the doorbell rings. Its entry is in the ledger, but is not
+//! published, so the poller does not see it. The request itself is in a stage or in an open session, where the device
+//! does not see it yet. The doorbell publishes the entries and hands the requests to the device.
+//!
+//! Two more words of this file: a *row* is contiguous cells of the ledger, at most up to the end of the ring. A *plain*
+//! request is one that [`WorkRequest::plain`] accepts: one buffer or inline bytes, at least one byte, no recipient.
+#![allow(unsafe_code, reason = "writes to the ledger before it publishes, and posts what it wrote")]
 
 use super::items::Items;
 use super::ledger::{CellRow, between};
@@ -14,30 +20,31 @@ use crate::verb_error::VerbError;
 use std::mem;
 use std::ops::Deref;
 
-/// A send queue, and the requests that are written ahead for it. It borrows the queue, and lends it for reading only,
-/// so nobody posts past those requests.
-pub(super) struct Ahead<'q> {
+/// A send queue with its pending requests. It borrows the queue mutably and lends it only for reading (`Deref`), so
+/// nobody else posts while requests are pending.
+pub(super) struct PendingPosts<'q> {
     queue: &'q mut SendQueue,
     /// # Invariants
     ///
-    /// 0. From the queue's next id to before `end`, each request is written in the ledger, and is neither published nor
-    ///    dropped. Where the queue posts in lists, they fill the first slots of the stage, in their order; where it
-    ///    posts in sessions, they are in the open session, in their order.
+    /// 0. The requests from the queue's next id to before `end` are pending: each is written in the ledger, and is
+    ///    neither published nor dropped. If the queue posts in lists, they fill the first slots of `stage`, in order.
+    ///    If it posts in sessions, they were added to the open session, in order.
     end: WorkId,
-    /// 1. At most so many requests fit in the ledger, those written ahead included. This and (2) hold from a look for
-    ///    room until the next doorbell.
+    /// 1. The ledger has room for `free` requests, the pending ones included. This and (2) hold from
+    ///    [`refresh_room`](Self::refresh_room) until the next doorbell.
     free: u32,
-    /// The slots of a stage, which nobody else uses. There may be none where the queue posts in sessions.
+    /// The slots of a stage that nobody else uses. It may be empty if the queue posts in sessions.
     stage: &'q [Slot],
-    /// 2. The slots for requests that need no look at the queue. For each of them the ledger has room, and room for one
-    ///    more, since the last request that fits is signalled. They begin behind the slots that are filled. If there
-    ///    are none, nothing is said of where they begin.
-    plain: Slots<'q>,
-    /// 3. The open session of the queue, if one is open.
+    /// 2. The slots for plain requests that can be added without another check of the queue. The ledger has room for
+    ///    one request in each of these slots, and for one more: the last request that fits must be signalled, so it
+    ///    does not go this way. The first of these slots is the one behind the filled slots. (If there are none, their
+    ///    place means nothing.)
+    plain_slots: Slots<'q>,
+    /// 3. The open session of the queue, if there is one.
     session: Option<Session>,
 }
 
-impl Deref for Ahead<'_> {
+impl Deref for PendingPosts<'_> {
     type Target = SendQueue;
 
     #[inline(always)]
@@ -46,38 +53,38 @@ impl Deref for Ahead<'_> {
     }
 }
 
-/// The slots that a batch without requests has for plain ones, if `free` requests fit in the queue.
+/// The slots for plain requests of a batch that has no requests yet, if `free` requests fit in the queue.
 #[inline(always)]
-fn plain<'q>(queue: &SendQueue, stage: &'q [Slot], free: u32) -> Slots<'q> {
+fn plain_slots<'q>(queue: &SendQueue, stage: &'q [Slot], free: u32) -> Slots<'q> {
     let count = if queue.sessions().is_none() { stage.len().min(free.saturating_sub(1) as usize) } else { 0 };
     Slots::of(stage.get(..count).unwrap_or_default())
 }
 
-impl<'q> Ahead<'q> {
-    /// With nothing ahead. Where the queue posts in sessions, there need be no stage.
+impl<'q> PendingPosts<'q> {
+    /// No request is pending yet. `stage` may be empty if the queue posts in sessions.
     #[inline(always)]
     pub(super) fn new(queue: &'q mut SendQueue, stage: &'q [Slot]) -> Self {
         let (end, free) = (queue.id(), queue.room());
-        let plain = plain(queue, stage, free);
-        Self { queue, end, free, stage, plain, session: None }
+        let plain_slots = plain_slots(queue, stage, free);
+        Self { queue, end, free, stage, plain_slots, session: None }
     }
 
-    /// Looks again how many requests fit. Only after a doorbell, when nothing is ahead.
+    /// Computes again how many requests fit. To be called after a doorbell: while requests are pending it does nothing.
     #[inline(always)]
-    pub(super) fn look_for_room(&mut self) {
+    pub(super) fn refresh_room(&mut self) {
         if self.count() == 0 {
             self.free = self.queue.room();
-            self.plain = plain(self.queue, self.stage, self.free);
+            self.plain_slots = plain_slots(self.queue, self.stage, self.free);
         }
     }
 
-    /// The id of the next request.
+    /// The id that the next request gets.
     #[inline(always)]
     pub(super) fn next_id(&self) -> WorkId {
         self.end
     }
 
-    /// How many requests are ahead.
+    /// How many requests are pending.
     #[inline(always)]
     pub(super) fn count(&self) -> u32 {
         between(self.queue.poster.next_id(), self.end.raw())
@@ -88,38 +95,39 @@ impl<'q> Ahead<'q> {
         self.stage.get(at)
     }
 
-    /// How many requests may wait for the doorbell.
+    /// How many requests may be pending at once.
     #[inline(always)]
     pub(super) fn room(&self) -> u32 {
         self.free.min(STAGED as u32)
     }
 
-    /// How many more unsignalled requests can go into the session without a look at the queue. The last slot of the
-    /// queue is left for a signalled one.
+    /// How many more unsignalled requests can go into the session without another check of the queue. The last free
+    /// slot of the queue is kept for a signalled request.
     #[inline(always)]
     pub(super) fn plain_room(&self) -> u32 {
         self.room().min(self.free.saturating_sub(1)).saturating_sub(self.count())
     }
 
-    /// Whether an unsignalled request can go into the list without a look at the queue.
+    /// Whether an unsignalled request can go into the list without another check of the queue.
     #[inline(always)]
     pub(super) fn has_plain_slot(&self) -> bool {
-        !self.plain.is_empty()
+        !self.plain_slots.is_empty()
     }
 
-    /// Adds a plain request to the list. It comes back if that needs a look at the queue.
+    /// Adds a plain request to the list. Returns the request if it cannot be added without another check of the queue.
     #[inline(always)]
     pub(super) fn stage<B, M: Postable<B>>(&mut self, request: Accepted<M, true>) -> Result<WorkId, Accepted<M, true>> {
-        let Some(slot) = self.plain.next() else { return Err(request) };
-        let mut row = Row::new(self.queue, &mut self.end, 1);
+        let Some(slot) = self.plain_slots.next() else { return Err(request) };
+        let mut row = RowCursor::new(self.queue, &mut self.end, 1);
         let id = row.id;
-        // SAFETY: for this slot the ledger has room (2).
+        // SAFETY: `slot` is one of the plain slots, so the ledger has room for this request (2).
         let cell = unsafe { row.cell() };
         cell.write(slot.fill(request, id, false));
         Ok(id)
     }
 
-    /// Adds a request of any kind. The last that the queue has room for is signalled. Without room it comes back.
+    /// Adds a request of any kind, and signals it if it takes the queue's last free slot. Returns the request if there
+    /// is no room.
     #[inline(always)]
     pub(super) fn add<B, M: Postable<B>>(&mut self, request: Accepted<M, false>) -> Result<WorkId, Accepted<M, false>> {
         match self.queue.sessions() {
@@ -132,17 +140,17 @@ impl<'q> Ahead<'q> {
     fn stage_any<B, M: Postable<B>>(&mut self, request: Accepted<M, false>) -> Result<WorkId, Accepted<M, false>> {
         let (count, last) = (self.count(), self.count() + 1 == self.free);
         let Some(slot) = self.slot(count as usize) else { return Err(request) };
-        let mut row = Row::new(self.queue, &mut self.end, self.free - count);
+        let mut row = RowCursor::new(self.queue, &mut self.end, self.free - count);
         let id = row.id;
         let Some(cell) = row.next() else { return Err(request) };
         cell.keep_recipient(self.queue, &request);
         cell.write(slot.fill(request, id, last));
-        // If there are slots for plain requests, they began with this one.
-        self.plain.next();
+        // If there are plain slots, the slot that was just filled is the first of them.
+        self.plain_slots.next();
         Ok(id)
     }
 
-    /// Adds a request to the session. A function of its own, so that it takes no registers from lists.
+    /// Adds a request to the session. This function is not inlined: it would take registers from the code for lists.
     #[inline(never)]
     fn add_any<B, M: Postable<B>>(
         &mut self,
@@ -150,10 +158,11 @@ impl<'q> Ahead<'q> {
         request: Accepted<M, false>,
     ) -> Result<WorkId, Accepted<M, false>> {
         let (id, last) = (self.end, self.count() + 1 == self.free);
-        self.in_session(sessions).add(request, last).map(|()| id)
+        self.session_writer(sessions).add(request, last).map(|()| id)
     }
 
-    /// Adds plain requests to the list until one needs another way, which comes back, or there are no more.
+    /// Adds plain requests to the list. Stops at the first request that is not plain or has no room, and returns it.
+    /// Returns `None` at the end of the iterator.
     #[inline(always)]
     pub(super) fn stage_each<B: Brand, M: Postable<B>, K>(
         &mut self,
@@ -173,8 +182,8 @@ impl<'q> Ahead<'q> {
         }
     }
 
-    /// Adds the requests that `make` makes of `items` to the list, unsignalled, as far as their entries lie in one row
-    /// of the ledger. It stops at the first request that is not plain, which comes back.
+    /// Adds the requests that `make` makes of `items` to the list, unsignalled, at most to the end of a row. Stops at
+    /// the first request that is not plain, and returns it.
     #[inline(always)]
     pub(super) fn stage_row<B: Brand, X, M: Postable<B>, K>(
         &mut self,
@@ -183,14 +192,14 @@ impl<'q> Ahead<'q> {
     ) -> Option<WorkRequest<M, K>> {
         let bounds = self.queue.bounds();
         let mut burst = self.burst();
-        // The bound by `STAGED` changes nothing, but with it the compiler may spare `make` a check of its own.
+        // The bound by `STAGED` never changes `count`. It lets the compiler drop a check inside `make`.
         let count = burst.row.reserve(items.left().min(STAGED));
         let mut first = items.first(count);
         while let Some(item) = first.next() {
             match make(item).without_signal().plain(bounds) {
                 Ok(request) => {
-                    // SAFETY: as many places are set aside as there are items.
-                    unsafe { burst.put_aside(request) };
+                    // SAFETY: `count` places are reserved, and `first` has at most `count` items.
+                    unsafe { burst.put_reserved(request) };
                 }
                 Err(other) => return Some(other),
             }
@@ -198,15 +207,16 @@ impl<'q> Ahead<'q> {
         None
     }
 
-    /// The slots for plain requests whose entries lie in one row of the ledger.
+    /// The plain slots whose cells are in one row.
     #[inline(always)]
     fn burst(&mut self) -> Burst<'_, 'q> {
-        let slots = self.plain;
-        let row = Row::new(self.queue, &mut self.end, slots.len() as u32);
-        Burst { row, slots, plain: &mut self.plain }
+        let slots = self.plain_slots;
+        let row = RowCursor::new(self.queue, &mut self.end, slots.len() as u32);
+        Burst { row, slots, plain_slots: &mut self.plain_slots }
     }
 
-    /// Adds plain requests to the session until one needs another way, which comes back, or there are no more.
+    /// Adds plain requests to the session. Stops at the first request that is not plain or has no room, and returns it.
+    /// Returns `None` at the end of the iterator.
     #[inline(always)]
     pub(super) fn add_each<B: Brand, M: Postable<B>, K>(
         &mut self,
@@ -214,11 +224,13 @@ impl<'q> Ahead<'q> {
         requests: &mut impl Iterator<Item = WorkRequest<M, K>>,
     ) -> Option<WorkRequest<M, K>> {
         let (bounds, room) = (self.queue.bounds(), self.plain_room());
-        let mut row = Row::new(self.queue, &mut self.end, room);
+        let mut row = RowCursor::new(self.queue, &mut self.end, room);
         loop {
             match requests.next()?.plain(bounds) {
                 Ok(request) => match row.next() {
-                    Some(cell) => cell.add(opened(&mut self.session, self.queue, sessions), self.queue, request, false),
+                    Some(cell) => {
+                        cell.add(ensure_open(&mut self.session, self.queue, sessions), self.queue, request, false)
+                    }
                     None => return Some(request.into_request()),
                 },
                 Err(other) => return Some(other),
@@ -226,21 +238,21 @@ impl<'q> Ahead<'q> {
         }
     }
 
-    /// Opens the session, if it is not open, to add requests whose entries lie in one row of the ledger.
+    /// Opens the session if it is not open, and lends it with the next row of the ledger.
     #[inline(always)]
-    pub(super) fn in_session(&mut self, sessions: Sessions) -> InSession<'_> {
+    pub(super) fn session_writer(&mut self, sessions: Sessions) -> SessionWriter<'_> {
         let room = self.free - self.count();
-        let row = Row::new(self.queue, &mut self.end, room);
-        InSession { row, session: opened(&mut self.session, self.queue, sessions), queue: self.queue }
+        let row = RowCursor::new(self.queue, &mut self.end, room);
+        SessionWriter { row, session: ensure_open(&mut self.session, self.queue, sessions), queue: self.queue }
     }
 
-    /// How many requests have room in the queue and in one row of the ledger.
+    /// How many more requests fit in the queue and in one row.
     #[inline(always)]
     pub(super) fn room_in_row(&self) -> u32 {
         self.queue.poster.row(self.end.raw()).1.min(self.free - self.count())
     }
 
-    /// Makes the newest request of the list a signalled one.
+    /// Makes the newest pending request of the list a signalled one.
     #[inline(always)]
     pub(super) fn signal_newest(&self) {
         if let Some(slot) = self.slot((self.count() as usize).wrapping_sub(1)) {
@@ -248,8 +260,8 @@ impl<'q> Ahead<'q> {
         }
     }
 
-    /// Hands what is ahead to the device. Afterwards nothing is ahead. Before another request is added, somebody
-    /// [looks for room](Self::look_for_room) again; after a failure there is none.
+    /// Rings the doorbell: hands the pending requests to the device. Afterwards none is pending. The caller [refreshes
+    /// the room](Self::refresh_room) before it adds more. A failure leaves no room.
     #[inline(always)]
     pub(super) fn ring(&mut self) -> Result<(), PostFailure> {
         if self.queue.sessions().is_some() {
@@ -257,15 +269,16 @@ impl<'q> Ahead<'q> {
         }
         let Some(chain) = Chain::of(self.stage, self.count() as usize) else { return Ok(()) };
         self.publish();
-        // SAFETY: the list is of the requests that were ahead, all of which are filled (0). The ledger owns their
-        // memory since they are published, as the newest. What is inline lives: whoever added it saw to that.
+        // SAFETY: the list consists of the requests that were pending, all of which are filled (0). They are the newest
+        // requests of the ledger, which owns their memory since they were published. Inline bytes are alive: whoever
+        // added the request keeps them borrowed until the doorbell.
         let result = unsafe { self.queue.ring(chain.first()) };
         result.inspect_err(|_| self.forget_room())
     }
 
     #[cold]
     fn forget_room(&mut self) {
-        (self.free, self.plain) = (0, Slots::of(&[]));
+        (self.free, self.plain_slots) = (0, Slots::of(&[]));
     }
 
     /// Closes the session, if one is open, and hands its requests to the device.
@@ -282,15 +295,15 @@ impl<'q> Ahead<'q> {
 
     #[inline(always)]
     fn publish(&mut self) {
-        // SAFETY: all before `end` are written (0).
+        // SAFETY: each request before `end` is written (0).
         unsafe { self.queue.poster.publish(self.end.raw()) };
     }
 
-    /// Takes back the newest request, which was rung and which the provider did not queue. Undoes what became of its
-    /// memory; it was the request number `at` of the list.
+    /// Takes back the newest request of the last doorbell, which the provider did not queue, and undoes the change to
+    /// its memory. The request was in slot `at` of the stage.
     pub(super) fn take_back(&mut self, unqueued: &mut Unqueued, at: usize) -> Option<Entry> {
         let entry = self.queue.take_back(unqueued)?;
-        // Nothing is ahead after a doorbell.
+        // No request is pending after a doorbell, so the next id of the queue is the end.
         self.end = self.queue.id();
         if let Some(slot) = self.slot(at) {
             slot.undo_fill(&entry);
@@ -298,7 +311,7 @@ impl<'q> Ahead<'q> {
         Some(entry)
     }
 
-    /// Drops what the device was not given.
+    /// Drops the pending requests, which the device never got.
     #[cold]
     #[inline(never)]
     fn abandon(&mut self) {
@@ -306,13 +319,13 @@ impl<'q> Ahead<'q> {
             session.abort();
         }
         let end = mem::replace(&mut self.end, self.queue.id());
-        // SAFETY: written ahead, and not published (0).
-        unsafe { self.queue.poster.drop_ahead(end.raw()) };
+        // SAFETY: the requests before `end` are written, and are neither published nor dropped (0).
+        unsafe { self.queue.poster.drop_unpublished(end.raw()) };
     }
 }
 
-impl Drop for Ahead<'_> {
-    /// Drops what is still ahead since the program's code panicked.
+impl Drop for PendingPosts<'_> {
+    /// Requests are still pending only if the program's code panicked. They are dropped.
     #[inline(always)]
     fn drop(&mut self) {
         if self.count() != 0 || self.session.is_some() {
@@ -321,44 +334,44 @@ impl Drop for Ahead<'_> {
     }
 }
 
-/// The session of an [`Ahead`], which is opened if none is open.
+/// The open session of a [`PendingPosts`]; opens one if there is none.
 #[inline(always)]
-fn opened<'s>(session: &'s mut Option<Session>, queue: &mut SendQueue, sessions: Sessions) -> &'s mut Session {
+fn ensure_open<'s>(session: &'s mut Option<Session>, queue: &mut SendQueue, sessions: Sessions) -> &'s mut Session {
     debug_assert!(queue.sessions().is_some());
-    // SAFETY: the pair is in a state that sends (0 of `WorkQueue`). Nobody else posts, since the queue is borrowed. No
-    // session is open (3).
+    // SAFETY: the pair of `queue` is in a state that sends (0 of `WorkQueue`). Nobody else posts to it, since `queue`
+    // is borrowed mutably. No session of it is open: an open one would be in `session` (3).
     session.get_or_insert_with(|| unsafe { sessions.open() })
 }
 
-/// The next cells of the ledger for an [`Ahead`]. A few words, so that loops run in registers. At its end it tells the
-/// `Ahead` how far it came, also when the program's code panics.
-struct Row<'a> {
+/// A cursor over a row of the ledger, for the requests of a [`PendingPosts`]. It is a few words, so that loops keep it
+/// in registers. Its drop writes the position back to the `PendingPosts`, also when the program's code panics.
+struct RowCursor<'a> {
     /// # Invariants
     ///
-    /// 0. For the requests from `id` on, these are the cells; at least the first `left` of them are free.
+    /// 0. `cells` are the cells of the requests from `id` on. At least the first `left` of them are free.
     cells: CellRow<Entry>,
     left: u32,
     id: WorkId,
     end: &'a mut WorkId,
 }
 
-impl<'a> Row<'a> {
-    /// The cells from `end` on, but no more than `room`: so many requests have room in the ledger behind those that are
-    /// ahead.
+impl<'a> RowCursor<'a> {
+    /// The row of the cells from `end` on, at most `room` of them. The ledger must have room for `room` requests behind
+    /// the pending ones.
     #[inline(always)]
     fn new(queue: &SendQueue, end: &'a mut WorkId, room: u32) -> Self {
         let (cells, count) = queue.poster.row(end.raw());
         Self { left: count.min(room), cells, id: *end, end }
     }
 
-    /// The next free cell.
+    /// The next free cell, if one is left.
     #[inline(always)]
     fn next(&mut self) -> Option<FreeCell<'_, 'a>> {
         self.left = self.left.checked_sub(1)?;
         Some(FreeCell(self))
     }
 
-    /// Sets up to `count` cells aside, and says how many.
+    /// Reserves up to `count` cells, and returns how many.
     #[inline(always)]
     fn reserve(&mut self, count: usize) -> usize {
         let count = count.min(self.left as usize);
@@ -366,38 +379,38 @@ impl<'a> Row<'a> {
         count
     }
 
-    /// The next cell of those that are set aside.
+    /// The next reserved cell.
     ///
     /// # Safety
     ///
-    /// There is one, or the ledger has room for the next request for another reason.
+    /// A cell is reserved, or the caller knows from elsewhere that the ledger has room for the next request.
     #[inline(always)]
     unsafe fn cell(&mut self) -> FreeCell<'_, 'a> {
         FreeCell(self)
     }
 }
 
-impl Drop for Row<'_> {
+impl Drop for RowCursor<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         *self.end = self.id;
     }
 }
 
-/// The next cell of a row, which is free.
-struct FreeCell<'r, 'a>(&'r mut Row<'a>);
+/// The next cell of a row. The cell exists and is free.
+struct FreeCell<'r, 'a>(&'r mut RowCursor<'a>);
 
 impl FreeCell<'_, '_> {
-    /// Writes the entry of the row's next request.
+    /// Writes the entry of the row's next request, and moves on to the next cell.
     #[inline(always)]
     fn write(self, entry: Entry) {
-        // SAFETY: there is a cell, and it is free, as this type says.
+        // SAFETY: the cell of a `FreeCell` exists and is free.
         unsafe { self.0.cells.write(entry) };
         self.0.id = self.0.id.after(1);
     }
 
-    /// Puts a request into the session and into this cell. If it is the `last` that the queue has room for, it is
-    /// signalled.
+    /// Adds a request to the session, and writes its entry into this cell. Signals the request if it is the `last`,
+    /// which takes the queue's last free slot.
     #[inline(always)]
     fn add<const PLAIN: bool, B, M: Postable<B>>(
         self,
@@ -410,8 +423,8 @@ impl FreeCell<'_, '_> {
         self.keep_recipient(queue, &request);
         let (call, entry) = Call::of(request, last);
         self.write(entry);
-        // SAFETY: the ledger has the entry; what is inline lives until the session is closed: whoever added it saw to
-        // that. The request was accepted for this queue, and a handle is kept.
+        // SAFETY: the ledger has the entry. Inline bytes live until the session is closed: whoever added the request
+        // keeps them borrowed. The request was accepted for this queue, and the handle of its recipient is kept.
         unsafe { session.add(call, id) };
     }
 
@@ -428,41 +441,42 @@ impl FreeCell<'_, '_> {
     }
 }
 
-/// Cells and slots side by side, for plain requests of a list. At its end it tells the [`Ahead`] how far it came.
+/// A row of cells, and the slots of the stage for the same requests. Its drop writes the position back to the
+/// [`PendingPosts`].
 struct Burst<'a, 'q> {
-    row: Row<'a>,
+    row: RowCursor<'a>,
     /// # Invariants
     ///
-    /// 0. At least as many as the row has left or set aside.
+    /// 0. There are at least as many slots as the row has cells left or reserved.
     slots: Slots<'q>,
-    plain: &'a mut Slots<'q>,
+    plain_slots: &'a mut Slots<'q>,
 }
 
 impl Burst<'_, '_> {
-    /// Adds a plain request. Without room it comes back.
+    /// Adds a plain request. Returns the request if there is no room.
     #[inline(always)]
     fn put<B, M: Postable<B>>(&mut self, request: Accepted<M, true>) -> Result<(), Accepted<M, true>> {
         if self.row.reserve(1) == 0 {
             return Err(request);
         }
-        // SAFETY: a place is set aside.
-        unsafe { self.put_aside(request) };
+        // SAFETY: a place was reserved just above.
+        unsafe { self.put_reserved(request) };
         Ok(())
     }
 
-    /// Adds a plain request, for which a place was set aside.
+    /// Adds a plain request to a reserved place.
     ///
     /// # Safety
     ///
-    /// There is one.
+    /// A place is reserved.
     #[inline(always)]
-    unsafe fn put_aside<B, M: Postable<B>>(&mut self, request: Accepted<M, true>) {
-        // SAFETY: there are as many slots as cells (0), and there is a cell (caller).
+    unsafe fn put_reserved<B, M: Postable<B>>(&mut self, request: Accepted<M, true>) {
+        // SAFETY: a cell is reserved (caller), and there are at least as many slots as reserved cells (0).
         let slot = unsafe { self.slots.peek() };
         let entry = slot.fill(request, self.row.id, false);
-        // SAFETY: the caller's promise.
+        // SAFETY: a cell is reserved (caller).
         unsafe { self.row.cell() }.write(entry);
-        // SAFETY: it was there just now.
+        // SAFETY: `peek` has just returned the next slot.
         unsafe { self.slots.pass() };
     }
 }
@@ -470,19 +484,20 @@ impl Burst<'_, '_> {
 impl Drop for Burst<'_, '_> {
     #[inline(always)]
     fn drop(&mut self) {
-        *self.plain = self.slots;
+        *self.plain_slots = self.slots;
     }
 }
 
-/// An open session, and the next cells of the ledger for its requests.
-pub(super) struct InSession<'a> {
-    row: Row<'a>,
+/// An open session, and the row of cells for its next requests.
+pub(super) struct SessionWriter<'a> {
+    row: RowCursor<'a>,
     session: &'a mut Session,
     queue: &'a mut SendQueue,
 }
 
-impl InSession<'_> {
-    /// Adds a request. If it is the `last` that the queue has room for, it is signalled. Without room it comes back.
+impl SessionWriter<'_> {
+    /// Adds a request. Signals it if it is the `last`, which takes the queue's last free slot. Returns the request if
+    /// the row has no room.
     #[inline(always)]
     pub(super) fn add<const PLAIN: bool, B, M: Postable<B>>(
         &mut self,
@@ -494,8 +509,8 @@ impl InSession<'_> {
         Ok(())
     }
 
-    /// Adds the requests that `make` makes of the next `count` of `items`, unsignalled, as far as there is room. It
-    /// stops at the first request that is not plain, which comes back.
+    /// Adds the requests that `make` makes of the next `count` of `items`, unsignalled, as far as the row has room.
+    /// Stops at the first request that is not plain, and returns it.
     #[inline(always)]
     pub(super) fn add_some<B: Brand, X, M: Postable<B>, K>(
         &mut self,
@@ -508,7 +523,7 @@ impl InSession<'_> {
         while let Some(item) = first.next() {
             match make(item).without_signal().plain(bounds) {
                 Ok(request) => {
-                    // SAFETY: as many are set aside as there are items.
+                    // SAFETY: `first` has as many items as cells were reserved.
                     let cell = unsafe { self.row.cell() };
                     cell.add(self.session, self.queue, request, false);
                 }
