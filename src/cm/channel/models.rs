@@ -133,6 +133,7 @@ mod tests {
     fn inbox() -> Arc<Inbox> {
         let mut mail = Mail::default();
         assert_eq!([mail.add(), mail.add()], [ONE, OTHER]);
+        mail.boxes.values_mut().for_each(|found| found.is_polled = true);
         let sleeper = Waker::new().unwrap();
         Arc::new(Inbox { raw: Arc::new(Events), mail: Mutex::new(mail), turn: Condvar::new(), sleeper })
     }

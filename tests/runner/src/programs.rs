@@ -68,7 +68,11 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "batch_attacks", facts: &[Rxe, WholeLists, Siw(&[]), miri(Two, Allowed)] },
     Program { name: "bindings", facts: &[NoDevice] },
     Program { name: "checked", facts: &[Rxe, Siw(&[]), Arm, miri(One, Allowed)] },
-    Program { name: "cm", facts: &[Rxe, Siw(&[])] },
+    // Miri has no epoll instance as `Channel::readiness` needs it, and is too slow for some other tests of `cm`.
+    Program { name: "cm", facts: &[Rxe, Siw(&[]), Miri { part: One, leaks: Allowed, only: &[
+        "a_client_that_ends", "outlives_its_listener", "identifiers_keep", "a_request_that_is_dropped",
+        "flushes_the_receives",
+    ] }] },
     Program { name: "cm_clock", facts: &[miri(One, Refused)] },
     Program { name: "cm_datagrams", facts: &[Rxe] },
     // The other tests of `cm_faults` take Miri more than a minute.
