@@ -95,13 +95,13 @@ fn the_suite_has_unit_tests_then_tests_then_examples() {
         artifact("test", "memory", true, r#""/a folder/memory-0c""#),
         artifact("example", "kv_store", true, r#""/t/kv_store-0d""#),
     ];
-    for name in ["rping", "cm_peers"] {
+    for name in ["rping", "cm_peers", "rc_pingpong"] {
         messages.push(artifact("example", name, false, &format!(r#""/t/examples/{name}""#)));
     }
     let text = |messages: &[String]| messages.join("\n") + "\nsomething that is not JSON\n";
     let expected = ["/t/interlock-0a rdma_core --ignored --test-threads=1", "'/a folder/memory-0c' --test-threads=1"];
     let list = suite(&text(&messages), &["memory"], false).unwrap();
-    assert_eq!((&list[..2], list.len()), (&expected.map(str::to_owned)[..], 4));
+    assert_eq!((&list[..2], list.len()), (&expected.map(str::to_owned)[..], 5));
     assert_eq!(suite(&text(&messages), &["lost"], false).unwrap_err(), "cargo built no test lost");
     assert_eq!(suite(&text(&messages), &[], true).unwrap_err(), "cargo built no example devices");
     for name in crate::programs::RXE_EXAMPLES {
