@@ -69,7 +69,8 @@ fn hint(error: &VerbError) -> &'static str {
 fn no_node_guid(device: &str, release: u32) -> String {
     format!(
         "the librdmacm of rdma-core {release} ends the process where a device has no node GUID, and {device} has none: \
-         install release 56 or later, or give the device a GUID (`ip link set DEVICE vf N node_guid ..`)"
+         install release 56 or later, or give the device a GUID (`ip link set DEVICE vf N node_guid ..`; \
+         see docs/failures.md#no-node-guid)"
     )
 }
 
@@ -96,14 +97,17 @@ pub enum Cause {
     #[error("{}{}", .0, hint(.0))]
     Call(#[source] VerbError),
     /// The address was not resolved: nobody has it, or no RDMA device leads there.
-    #[error("the address was not resolved: {}{}", .0, hint(.0))]
+    #[error("the address was not resolved: {}{} (see docs/failures.md#address-not-resolved)", .0, hint(.0))]
     Address(#[source] VerbError),
     /// No route was found. On InfiniBand, routes come from the subnet manager.
-    #[error("no route to the address: {0} (on InfiniBand: does a subnet manager run?)")]
+    #[error(
+        "no route to the address: {0} (on InfiniBand: does a subnet manager run? See docs/failures.md#address-not-resolved)"
+    )]
     Route(#[source] VerbError),
     /// The queue pair or the domain is not on the device and port that lead to the peer.
     #[error(
-        "the peer is reached through {wanted}, but the queue pair or its domain is on {found}: create it on {wanted}"
+        "the peer is reached through {wanted}, but the queue pair or its domain is on {found}: create it on {wanted} \
+         (see docs/failures.md#device-of-another-address)"
     )]
     OtherDevice {
         /// The device and port of the identifier.
@@ -124,7 +128,7 @@ pub enum Cause {
     #[error(transparent)]
     NotOnIwarp(NotOnIwarp),
     /// The peer said no.
-    #[error("rejected: {reason}")]
+    #[error("rejected: {reason} (see docs/failures.md#rejected)")]
     Rejected {
         /// Why.
         reason: RejectReason,
@@ -132,7 +136,7 @@ pub enum Cause {
         data: PeerData,
     },
     /// No queue pair of the peer takes these datagrams.
-    #[error("the peer gave no queue pair: {reason}")]
+    #[error("the peer gave no queue pair: {reason} (see docs/failures.md#not-served)")]
     NotServed {
         /// Why.
         reason: LookupReason,
@@ -142,7 +146,7 @@ pub enum Cause {
     /// The pair does not have the queue key that rdma_cm gives to peers.
     #[error(
         "rdma_cm gives peers the queue key {wanted:#x}, but the queue pair has {found:#x}: move the pair to Init with \
-         `Qkey::CONNECTION_MANAGER`"
+         `Qkey::CONNECTION_MANAGER` (see docs/failures.md#other-key)"
     )]
     OtherKey {
         /// The key that rdma_cm gives to peers.
@@ -151,7 +155,10 @@ pub enum Cause {
         found: u32,
     },
     /// The peer's host does not answer.
-    #[error("the peer's host did not answer (status {status}): check that it is up and that a program listens there")]
+    #[error(
+        "the peer's host did not answer (status {status}): check that it is up and that a program listens there \
+         (see docs/failures.md#unreachable)"
+    )]
     Unreachable {
         /// The status that rdma_cm reported: a negative `errno`.
         status: i32,
@@ -160,10 +167,10 @@ pub enum Cause {
     #[error("rdma_cm reported a failure: {0}")]
     Failed(#[source] VerbError),
     /// The peer's program ended or gave up before the connection was established.
-    #[error("the peer ended or gave up before the connection was established")]
+    #[error("the peer ended or gave up before the connection was established (see docs/failures.md#peer-gone)")]
     PeerGone(#[source] VerbError),
     /// The peer has disconnected, or its process has ended.
-    #[error("the peer has disconnected, or its process has ended")]
+    #[error("the peer has disconnected, or its process has ended (see docs/failures.md#disconnected)")]
     Disconnected,
     /// The device was removed: drop what was made from it.
     #[error("the device was removed: drop everything that was made from it")]

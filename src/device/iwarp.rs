@@ -41,7 +41,7 @@ impl NotOnIwarp {
 
 impl fmt::Display for NotOnIwarp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())
+        write!(f, "{} (see docs/failures.md#not-on-iwarp)", self.text())
     }
 }
 
