@@ -104,7 +104,7 @@ mod tests {
         for part in ["1048576 bytes", "RLIMIT_MEMLOCK", "of which 8388608 are in use", "ulimit -l", "CAP_IPC_LOCK"] {
             assert!(text.contains(part), "{text}");
         }
-        assert!(refused(1 << 20, None).to_string().contains("is 8388608 bytes: raise it"));
+        assert!(refused(1 << 20, None).to_string().contains("is 8388608 bytes: raise the limit"));
         assert!(refused(1 << 20, Some(0)).to_string().contains("out of memory"));
     }
 

@@ -17,7 +17,7 @@ pub enum Need {
     OtherProcesses,
     /// There is an address that packets are sent to, and that nobody has: `tests/rxe/devices` makes one for soft-RoCE.
     SilentHost,
-    /// A client sends its connect request again if the listener has dropped it. A stream of iWARP is not asked for again.
+    /// A client sends its connect request again if the listener has dropped it. On iWARP the stream ends instead.
     Backlog,
     /// Another device of the same kind can be made, and removed: soft-RoCE.
     SpareDevice,
