@@ -280,10 +280,10 @@ fn server_is_gone(cause: &Cause) -> bool {
     matches!(cause, Cause::Rejected { reason, .. } if is_number(reason)) || is_broken_by_iwarp(cause)
 }
 
-/// On iWARP the device connects the pair by itself, and breaks it when the peer's stream ends; or the stream of a dead
-/// peer stays silent until the device gives it up.
+/// On iWARP the device connects the pair by itself, and disconnects it when the peer's stream ends; or the stream of a
+/// dead peer stays silent until the device gives it up.
 fn is_broken_by_iwarp(cause: &Cause) -> bool {
-    context().is_iwarp() && matches!(cause, Cause::Pair(_) | Cause::Unreachable { .. })
+    context().is_iwarp() && matches!(cause, Cause::Disconnected | Cause::Unreachable { .. })
 }
 
 /// Kills a client at its step. The listener goes on.

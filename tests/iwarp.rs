@@ -61,7 +61,7 @@ fn the_only_gid_is_no_address() {
     let mac: Vec<u8> = mac.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
     assert_eq!(row.gid.0[..6], mac);
     assert_eq!(row.kind, GidKind::Iwarp);
-    assert_eq!(format!("{row}"), format!("{} (iWARP, row 0, {interface})", row.gid));
+    assert_eq!(format!("{row}"), format!("{} (iWARP, index 0, {interface})", row.gid));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::parameters::Parameters;
 use super::private_data::{ConnectData, PeerData};
 use super::server::Bound;
 use super::step::{Next, Phase};
-use super::wait::{Patience, next, why};
+use super::wait::{Patience, next, why, why_not_adopted};
 use super::{Connections, Datagrams, Progress, after_failure, bring_up, errored, peer_gone, same_device};
 use crate::domain::Brand;
 use crate::provider::cm::{BoundDevice, IdOption, PortSpace, Said};
@@ -386,7 +386,7 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
             Ok(pair) => Ok(Connection::new(pair, id, PeerData(said.private_data))),
             // The peer may have ended since its answer.
             Err(error) => {
-                let cause = why(&id, Phase::Connecting, error.source.into());
+                let cause = why_not_adopted(&id, Phase::Connecting, error.source);
                 Err(Failed { value: errored(error.queue_pair), cause })
             }
         }

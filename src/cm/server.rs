@@ -6,7 +6,7 @@ use super::error::{Cause, CmError, Failed};
 use super::parameters::Parameters;
 use super::private_data::{AcceptData, PeerData, RejectData};
 use super::step::{Next, Phase};
-use super::wait::{Patience, next, why};
+use super::wait::{Patience, next, why_not_adopted};
 use super::{Connections, Progress, after_failure, bring_up, errored, not_for_iwarp, peer_gone, same_device};
 use crate::domain::Brand;
 use crate::provider::cm::{BoundDevice, Said};
@@ -282,7 +282,7 @@ impl<B: Brand, T: Reliable> Accepting<B, T> {
                 Ok(pair) => pair,
                 // The peer may have ended since.
                 Err(error) => {
-                    let cause = why(&self.id, Phase::Accepting, error.source.into());
+                    let cause = why_not_adopted(&self.id, Phase::Accepting, error.source);
                     return Err(Failed { value: errored(error.queue_pair), cause });
                 }
             },

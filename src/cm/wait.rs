@@ -4,6 +4,8 @@ use super::channel::Identifier;
 use super::error::Cause;
 use super::step::{Next, Phase, step};
 use crate::provider::cm::RawEvent;
+use crate::queue::error::TransitionFailure;
+use crate::queue::state::DeviceState;
 use crate::verb_error::VerbError;
 use std::time::{Duration, Instant};
 
@@ -44,4 +46,17 @@ pub(super) fn why(id: &Identifier, phase: Phase, cause: Cause) -> Cause {
         Ok(Some((Next::End(told), _))) => told,
         _ => cause,
     }
+}
+
+/// Why a pair that the device of an iWARP connection has connected is not in Ready To Send.
+pub(super) fn why_not_adopted(id: &Identifier, phase: Phase, failure: TransitionFailure) -> Cause {
+    why(
+        id,
+        phase,
+        match failure {
+            // The stream has ended. The device moves the pair before rdma_cm has an event of that.
+            TransitionFailure::Elsewhere { state: DeviceState::Error, .. } => Cause::Disconnected,
+            failure => failure.into(),
+        },
+    )
 }
