@@ -27,18 +27,23 @@ use std::time::{Duration, Instant};
 pub struct Connection<B, T = ReliableConnection> {
     /// The queue pair.
     ///
-    /// A program that moves it out of the connection and drops the rest ends the connection: the peer is told. On most
-    /// devices the pair itself is not, and stays in Ready To Send without a peer: its receives never complete. So move
-    /// it to Error then, or use [`disconnect`](Self::disconnect).
+    /// A program that moves the pair out of the connection, for example to [split](QueuePair::split) it, keeps `link`:
+    /// dropping `link` ends the connection. On most devices the pair then stays in Ready To Send without a peer, and
+    /// its receives never complete.
     pub pair: QueuePair<B, ReadyToSend, T>,
     /// The private data that the peer sent with its connect or accept.
     pub data: PeerData,
-    link: Link,
+    /// rdma_cm's part of the connection.
+    pub link: Link,
 }
 
-/// The identifier of a connection. Destroying it disconnects, which tells the peer.
+/// rdma_cm's part of a connection, its identifier. Dropping it disconnects, which tells the peer.
+///
+/// A program that has moved the pair out of its [`Connection`] asks the link whether the connection has ended. Then it
+/// moves the pair to Error by itself.
 #[derive(Debug)]
-struct Link {
+#[doc(alias = "rdma_cm_id")]
+pub struct Link {
     id: Identifier,
     /// How the connection has ended; `None` while it lasts.
     end: Option<End>,
@@ -77,6 +82,64 @@ impl From<Cause> for End {
     }
 }
 
+impl Link {
+    /// The address of this side.
+    #[doc(alias = "rdma_get_local_addr")]
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.id.raw.local_address()
+    }
+
+    /// The address of the peer.
+    #[doc(alias = "rdma_get_peer_addr")]
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        self.id.raw.peer_address()
+    }
+
+    /// The cause, if the connection has ended without this side.
+    ///
+    /// # Errors
+    ///
+    /// The channel failed.
+    pub fn poll_end(&mut self) -> Result<Option<Cause>, VerbError> {
+        self.end_by(Patience::None)
+    }
+
+    /// Waits until the peer ends the connection, at most for `timeout`. Returns `None` if the connection lasts longer.
+    ///
+    /// # Errors
+    ///
+    /// The channel failed.
+    pub fn wait_end(&mut self, timeout: Duration) -> Result<Option<Cause>, VerbError> {
+        self.end_by(Patience::of(timeout))
+    }
+
+    fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
+        // After the end, this takes the events of other identifiers from the channel, and does not wait.
+        let patience = if self.end.is_some() { Patience::None } else { patience };
+        loop {
+            let found = match next(&self.id, Phase::Connected, patience) {
+                Err(_) if self.end.is_some() => None,
+                found => found?,
+            };
+            match found {
+                None => return Ok(self.end.as_ref().map(End::cause)),
+                Some((Next::Advise(advice), _)) => self.advice = Some(advice),
+                Some((Next::End(cause), _)) if self.end.is_none() => {
+                    self.end = Some(cause.into());
+                    return Ok(self.end.as_ref().map(End::cause));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// The latest advice of rdma_cm about the network since the last call. [`poll_end`](Self::poll_end) and
+    /// [`wait_end`](Self::wait_end) find it.
+    pub fn take_advice(&mut self) -> Option<Advice> {
+        self.advice.take()
+    }
+}
+
 impl<B: Brand, T: Reliable> Connection<B, T> {
     pub(super) fn new(pair: QueuePair<B, ReadyToSend, T>, id: Identifier, data: PeerData) -> Self {
         Self { pair, data, link: Link { id, end: None, advice: None } }
@@ -85,13 +148,13 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     /// The address of this side.
     #[doc(alias = "rdma_get_local_addr")]
     pub fn local_address(&self) -> Option<SocketAddr> {
-        self.link.id.raw.local_address()
+        self.link.local_address()
     }
 
     /// The address of the peer.
     #[doc(alias = "rdma_get_peer_addr")]
     pub fn peer_address(&self) -> Option<SocketAddr> {
-        self.link.id.raw.peer_address()
+        self.link.peer_address()
     }
 
     /// The cause, if the connection has ended without this side; the pair has been moved to Error then.
@@ -113,34 +176,18 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     }
 
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
-        // After the end, the look takes what has arrived for others on the channel.
-        let patience = if self.link.end.is_some() { Patience::None } else { patience };
-        loop {
-            let found = match next(&self.link.id, Phase::Connected, patience) {
-                Err(_) if self.link.end.is_some() => None,
-                found => found?,
-            };
-            match found {
-                None => return Ok(self.link.end.as_ref().map(End::cause)),
-                Some((Next::Advise(advice), _)) => self.link.advice = Some(advice),
-                Some((Next::End(cause), _)) if self.link.end.is_none() => {
-                    self.link.end = Some(cause.into());
-                    // The device may have done so by itself, or be gone.
-                    let _ = self.pair.end_traffic();
-                    return Ok(self.link.end.as_ref().map(End::cause));
-                }
-                Some(_) => {}
-            }
+        let end = self.link.end_by(patience)?;
+        if end.is_some() {
+            // This may fail: the device may have moved the pair by itself, or be gone.
+            let _ = self.pair.end_traffic();
         }
+        Ok(end)
     }
 
-    /// What rdma_cm has said of the network since the last call, the latest if there was more. [`poll_end`] and
-    /// [`wait_end`] find it.
-    ///
-    /// [`poll_end`]: Self::poll_end
-    /// [`wait_end`]: Self::wait_end
+    /// The latest advice of rdma_cm about the network since the last call. [`poll_end`](Self::poll_end) and
+    /// [`wait_end`](Self::wait_end) find it.
     pub fn take_advice(&mut self) -> Option<Advice> {
-        self.link.advice.take()
+        self.link.take_advice()
     }
 
     /// Ends the connection. It tells the peer and moves the pair to Error, so that every request in flight comes back

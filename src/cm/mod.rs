@@ -85,7 +85,7 @@ mod wait;
 pub use advice::Advice;
 pub use channel::Channel;
 pub use client::{Connecting, Idle, Resolved, Resolving};
-pub use connection::{Connection, Disconnected};
+pub use connection::{Connection, Disconnected, Link};
 pub use datagram::{LookingUp, Service};
 pub use error::{Cause, CmError, Failed, LookupReason, RejectReason};
 pub use group::{Joining, Membership};
