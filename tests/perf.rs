@@ -222,6 +222,9 @@ fn two_processes_measure_everything() {
     }
 }
 
+/// The version of the records that the two ends of `perf` exchange.
+const VERSION: u8 = 3;
+
 #[test]
 fn a_server_refuses_rubbish_in_one_line() {
     if !another_process_reaches_it() {
@@ -233,12 +236,15 @@ fn a_server_refuses_rubbish_in_one_line() {
             b"GET / HTTP/1.1\r\n\r\n".to_vec(),
             "the other side is no perf of this library: it said \"GET / HTTP/1.1\\r\\n\"",
         ),
-        (head(9, 1), "the other side talks version 9; this one talks 2"),
-        (head(2, 77), "the other side sent a record of unknown kind 77"),
-        (head(2, 2)[..9].to_vec(), "waited for what to measure: the other side closed the connection"),
-        ([head(2, 1), vec![0xff; 12]].concat(), "the other side asks for what this one does not know"),
-        ([head(2, 1), vec![0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1], vec![0; 56]].concat(), "the other side's queue pair: "),
-        (head(2, 4), "the other side speaks out of turn"),
+        (head(9, 1), "the other side talks version 9; this one talks 3"),
+        (head(VERSION, 77), "the other side sent a record of unknown kind 77"),
+        (head(VERSION, 2)[..9].to_vec(), "waited for what to measure: the other side closed the connection"),
+        ([head(VERSION, 1), vec![0xff; 12]].concat(), "the other side asks for what this one does not know"),
+        (
+            [head(VERSION, 1), vec![0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1], vec![0; 58]].concat(),
+            "the other side's queue pair: ",
+        ),
+        (head(VERSION, 4), "the other side speaks out of turn"),
     ] {
         let (server, port) = server();
         let mut stream = TcpStream::connect(("127.0.0.1", port.parse().unwrap())).unwrap();
@@ -253,7 +259,7 @@ fn a_client_refuses_rubbish_and_passes_complaints_on() {
     if !another_process_reaches_it() {
         return;
     }
-    let complaint = [&b"IPRF\x02\x07\0\0\0\0\0\0\0\0\0\x07"[..], b"no\nluck"].concat();
+    let complaint = [&b"IPRF"[..], &[VERSION, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7], b"no\nluck"].concat();
     for (bytes, why) in [
         (b"220 mail.example ready\r\n".to_vec(), "the other side is no perf of this library"),
         (complaint, "the other side failed: no luck"),
