@@ -172,7 +172,9 @@ fn an_id_of_another_queue_is_not_in_flight() {
 
 #[test]
 fn the_short_way_is_open_while_there_is_room() {
-    for depth in [1, 2, 3, 4, MAX_DEPTH] {
+    // Miri is too slow to fill the greatest ring.
+    let greatest = if cfg!(miri) { 1 << 10 } else { MAX_DEPTH };
+    for depth in [1, 2, 3, 4, greatest] {
         let (mut poster, mut retirer) = new(depth, NAME.wrapping_sub(2 * STEP));
         let most = depth.min(4);
         for round in 0..3 {
