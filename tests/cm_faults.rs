@@ -292,6 +292,21 @@ fn a_removed_device_ends_everything_on_it() {
     world.fabric.heal();
 }
 
+/// CM038: rdma_cm answers as if the client had gone.
+#[test]
+fn a_request_whose_device_was_removed_is_not_one_whose_client_has_gone() {
+    for fabric in [Fabric::new(), Fabric::with_profile(Profile::Siw)] {
+        let mut world = World::on(fabric);
+        let [mut client, mut server] = [world.side(), world.side()];
+        let _connecting = world.connecting(&mut client);
+        let request = world.listener.next(PATIENCE).unwrap();
+        world.fabric.inject(Fault::DeviceRemoved { device: "dev0".into() });
+        let failed = request.accept(server.take(), &Parameters::default(), &AcceptData::none()).unwrap_err();
+        assert!(matches!(failed.cause, Cause::DeviceRemoved), "{failed:?}");
+        world.fabric.heal();
+    }
+}
+
 /// CM039
 #[test]
 fn a_changed_neighbour_does_not_end_a_connection() {
