@@ -307,6 +307,16 @@ fn a_request_whose_device_was_removed_is_not_one_whose_client_has_gone() {
     }
 }
 
+/// rdma_cm chooses it. A reset starts ahead of it.
+#[test]
+fn a_pair_knows_the_first_number_that_it_sends() {
+    let mut world = World::on(Fabric::new());
+    for (_, connection) in world.connected() {
+        assert_eq!(connection.pair.psn(), connection.pair.query().unwrap().send_psn);
+        assert_eq!(connection.pair.endpoint().psn(), connection.pair.psn());
+    }
+}
+
 /// CM039
 #[test]
 fn a_changed_neighbour_does_not_end_a_connection() {

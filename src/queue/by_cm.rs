@@ -9,7 +9,7 @@ use super::transport::{Reliable, Transport};
 use crate::device::{Context, DeviceKey};
 use crate::domain::{Brand, ProtectionDomain};
 use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
-use crate::types::{PortNumber, ReadDepth, RnrTimer};
+use crate::types::{PortNumber, Psn, ReadDepth, RnrTimer};
 use crate::verb_error::VerbError;
 
 /// The attributes that rdma_cm gives for a transition, and the mask of those that it has filled in.
@@ -117,8 +117,13 @@ impl<B: Brand, T: Reliable> QueuePair<B, ReadyToReceive, T> {
     ) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
         let mut modify = modify(raw_state::IBV_QPS_RTS, from_cm);
         modify.attributes.max_rd_atomic = initiator_depth.value();
+        let psn = Psn::clamped(modify.attributes.sq_psn);
         let mut pair = self.transition(modify)?;
         pair.inner.send.set_initiator_depth(initiator_depth);
+        // rdma_cm has chosen another number than the pair had for its endpoint.
+        if let Some(core) = pair.inner.unsplit() {
+            core.local.psn = psn;
+        }
         Ok(pair)
     }
 }
