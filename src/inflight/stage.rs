@@ -332,8 +332,8 @@ impl Stage {
 pub(super) struct Chain<'s> {
     first: &'s Slot,
     last: &'s Slot,
-    /// The end of the last slot. It comes from all slots of the stage: a pointer from the last slot alone may not be used
-    /// to read the next one.
+    /// The end of the last slot. It comes from all slots of the stage: a pointer from the last slot alone may not be
+    /// used to read the next one.
     after: *const Slot,
 }
 
