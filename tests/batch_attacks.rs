@@ -18,6 +18,7 @@ use support::{Link, Need, PATIENCE, POLLING, context, lacks_need, on_hardware};
 
 interlock::domain! {
     struct Nested;
+    struct Longer;
     struct Forgotten;
     struct Disturbed;
     struct Stopped;
@@ -56,6 +57,35 @@ fn take_back<B: Brand>(poller: &mut Poller<B>, back: &mut Vec<Buffer<B>>) -> boo
 
 fn addresses<B: interlock::Brand>(buffers: &[Buffer<B>]) -> HashSet<usize> {
     buffers.iter().map(|buffer| buffer.as_ptr().addr()).collect()
+}
+
+/// The device follows the links of the stage beyond the end of an earlier list. Under Miri, each link must be one that
+/// may be followed.
+#[test]
+fn a_longer_batch_follows_a_shorter_one() {
+    static BYTES: [u8; 3] = [7, 8, 9];
+    let domain = context().named_domain(Longer).unwrap();
+    let limits = Limits { sends: 8, receives: 8, inline_bytes: 8, ..Limits::default() };
+    let Link { mut left, mut right, mut poller, .. } =
+        Link::limited(domain.clone(), &limits, &ConnectAttributes::default());
+    for count in [1, 3, 2, 3] {
+        for _ in 0..count {
+            right.post_receive(domain.buffer(8).unwrap()).unwrap();
+        }
+        let bytes = &BYTES[..count];
+        left.batch(|batch| {
+            for byte in bytes.chunks(1) {
+                batch.post(WorkRequest::send(Inline(byte))).unwrap();
+            }
+        })
+        .unwrap();
+        let mut received = Vec::new();
+        while received.len() < count {
+            let success = poller.wait(PATIENCE).unwrap().check().unwrap();
+            received.extend(success.into_received().ok().map(|message| message[0]));
+        }
+        assert_eq!(received, bytes);
+    }
 }
 
 /// Each thread has only one stage for batches. If a closure of one batch starts a batch on another pair, the inner

@@ -10,11 +10,14 @@ use interlock::number::AckTimeout;
 use interlock::soft::{Fabric, Fault, Profile, Verb};
 use interlock::state::DeviceState;
 use interlock::{AnyQueuePair, Checked, Context, Limits, PostError, RemoteAtomic, RemoteWrite};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::thread;
 use std::time::{Duration, Instant};
 use support::{PATIENCE, Side, address, message};
 
 const SHORT: Duration = Duration::from_millis(50);
+/// Half of it is more than a timer of [`SHORT`] takes on the slowest machine.
+const TOO_LONG: Duration = Duration::from_secs(3);
 
 /// One device of a fabric of the test's own, with a listener.
 struct World {
@@ -130,6 +133,29 @@ fn a_host_that_does_not_answer_costs_no_more_than_the_timeout() {
     assert!(matches!(failed.value, AnyQueuePair::Init(_)));
     assert!(start.elapsed() >= SHORT && start.elapsed() < PATIENCE);
     world.ends_clean();
+}
+
+/// The thread that sleeps on the channel chose its time before the other one's timer was set.
+#[test]
+fn a_timer_is_not_slept_over_while_another_thread_sleeps_on_the_channel() {
+    let fabric = Fabric::new();
+    let context = Context::open_on(&fabric, "dev0").unwrap();
+    let channel = Channel::open(&context).unwrap();
+    let here = SocketAddr::new(address(&context), 0);
+    let mut listener = Idle::new(&channel).unwrap().bind(here).unwrap().listen(0).unwrap();
+    let IpAddr::V4(ip) = here.ip() else { panic!("not an address of IPv4") };
+    let [a, b, c, _] = ip.octets();
+    let nobody = SocketAddr::from(([a, b, c, 77], 7471));
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(move || listener.next(TOO_LONG).unwrap_err());
+        thread::sleep(SHORT);
+        let start = Instant::now();
+        let resolving = Idle::new(&channel).unwrap().resolve(nobody, SHORT).unwrap();
+        let failed = resolving.wait(TOO_LONG).unwrap_err();
+        assert!(matches!(failed.cause, Cause::Address(_)), "{failed:?}");
+        assert!(start.elapsed() < TOO_LONG / 2, "{:?}", start.elapsed());
+        assert!(matches!(sleeper.join().unwrap(), CmError::TimedOut(_)));
+    });
 }
 
 /// CM017
@@ -264,6 +290,31 @@ fn a_removed_device_ends_everything_on_it() {
     drop(resolved);
     // The device could not destroy some objects, which stay allocated, so this test does not call `ends_clean`.
     world.fabric.heal();
+}
+
+/// CM038: rdma_cm answers as if the client had gone.
+#[test]
+fn a_request_whose_device_was_removed_is_not_one_whose_client_has_gone() {
+    for fabric in [Fabric::new(), Fabric::with_profile(Profile::Siw)] {
+        let mut world = World::on(fabric);
+        let [mut client, mut server] = [world.side(), world.side()];
+        let _connecting = world.connecting(&mut client);
+        let request = world.listener.next(PATIENCE).unwrap();
+        world.fabric.inject(Fault::DeviceRemoved { device: "dev0".into() });
+        let failed = request.accept(server.take(), &Parameters::default(), &AcceptData::none()).unwrap_err();
+        assert!(matches!(failed.cause, Cause::DeviceRemoved), "{failed:?}");
+        world.fabric.heal();
+    }
+}
+
+/// rdma_cm chooses it. A reset starts ahead of it.
+#[test]
+fn a_pair_knows_the_first_number_that_it_sends() {
+    let mut world = World::on(Fabric::new());
+    for (_, connection) in world.connected() {
+        assert_eq!(connection.pair.psn(), connection.pair.query().unwrap().send_psn);
+        assert_eq!(connection.pair.endpoint().psn(), connection.pair.psn());
+    }
 }
 
 /// CM039

@@ -297,13 +297,15 @@ impl Inbox {
             if left.is_zero() {
                 return Ok(None);
             }
+            // The thread that sleeps on the descriptor may have looked before this timer was set. The look of this
+            // thread has then taken the signal that was to wake it.
+            let at_most = self.raw.next_timer().map_or(left, |timer| left.min(timer));
             if mail.has_sleeper {
-                mail = self.turn.wait_timeout(mail, left).unwrap_or_else(PoisonError::into_inner).0;
+                mail = self.turn.wait_timeout(mail, at_most).unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
             mail.has_sleeper = true;
             drop(mail);
-            let at_most = self.raw.next_timer().map_or(left, |timer| left.min(timer));
             let slept = until_readable([descriptor(&*self.raw), self.sleeper.fd()], at_most);
             mail = self.lock();
             mail.has_sleeper = false;

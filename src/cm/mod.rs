@@ -281,7 +281,8 @@ fn bring_up<B: Brand, T: Reliable>(
     let (to_rtr, to_rts) = match attributes {
         [Ok(to_rtr), Ok(to_rts)] => (to_rtr, to_rts),
         [Err(error), _] | [_, Err(error)] => {
-            return Err(Failed { value: pair.into(), cause: peer_gone(error) });
+            let cause = someone_gone(error, &pair);
+            return Err(Failed { value: pair.into(), cause });
         }
     };
     let pair = pair
@@ -305,6 +306,14 @@ fn peer_gone(error: VerbError) -> Cause {
         // The last three are those of a TCP stream, on iWARP.
         libc::EINVAL | libc::ECONNRESET | libc::ENOTCONN | libc::EPIPE => Cause::PeerGone(error),
         _ => Cause::Call(error),
+    }
+}
+
+/// As [`peer_gone`], of a call about `pair`. If its device was removed, rdma_cm answers as if the peer had gone.
+fn someone_gone<B: Brand, S: State, T: Transport>(error: VerbError, pair: &QueuePair<B, S, T>) -> Cause {
+    match peer_gone(error) {
+        Cause::PeerGone(_) if pair.query_state().is_err() => Cause::DeviceRemoved,
+        cause => cause,
     }
 }
 

@@ -7,7 +7,7 @@ use super::parameters::Parameters;
 use super::private_data::{AcceptData, PeerData, RejectData};
 use super::step::{Next, Phase};
 use super::wait::{Patience, next, why_not_adopted};
-use super::{Connections, Progress, after_failure, bring_up, errored, not_for_iwarp, peer_gone, same_device};
+use super::{Connections, Progress, after_failure, bring_up, errored, not_for_iwarp, same_device, someone_gone};
 use crate::domain::Brand;
 use crate::provider::cm::{BoundDevice, Said};
 use crate::queue::state::{Init, ReadyToSend};
@@ -185,8 +185,8 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Cause::OtherDevice`]; [`Cause::PeerGone`]; [`Cause::Call`]; [`Cause::Pair`]. The pair comes back: in Init if
-    /// nothing was done to it, else in Error.
+    /// [`Cause::OtherDevice`]; [`Cause::PeerGone`]; [`Cause::DeviceRemoved`]; [`Cause::Call`]; [`Cause::Pair`]. The
+    /// pair comes back: in Init if nothing was done to it, else in Error.
     #[doc(alias = "rdma_accept")]
     pub fn accept<B: Brand, T: Reliable>(
         self,
@@ -214,7 +214,13 @@ impl Request {
                 Ok(Accepting { id, pair, said })
             }
             // An iWARP device moves the pair before it answers the peer, so the accept may fail afterwards.
-            Err(error) => Err(Failed { value: pair.down(), cause: peer_gone(error) }),
+            Err(error) => {
+                let cause = match &pair {
+                    Rising::Up(pair) => someone_gone(error, pair),
+                    Rising::ByDevice(pair, _) => someone_gone(error, pair),
+                };
+                Err(Failed { value: pair.down(), cause })
+            }
         }
     }
 }

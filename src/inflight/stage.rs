@@ -209,6 +209,8 @@ pub(super) struct Slot {
     /// See [`Taken::filled_before`].
     filled_before: Cell<usize>,
 }
+// A pointer to a slot is one to its request.
+const _: () = assert!(offset_of!(Slot, staged) == 0);
 
 impl Slot {
     const fn new() -> Self {
@@ -330,6 +332,9 @@ impl Stage {
 pub(super) struct Chain<'s> {
     first: &'s Slot,
     last: &'s Slot,
+    /// The end of the last slot. It comes from all slots of the stage: a pointer from the last slot alone may not be
+    /// used to read the next one.
+    after: *const Slot,
 }
 
 impl<'s> Chain<'s> {
@@ -338,7 +343,7 @@ impl<'s> Chain<'s> {
     pub(super) fn of(slots: &'s [Slot], count: usize) -> Option<Self> {
         let last = slots.get(count.wrapping_sub(1))?;
         last.staged.next.set(ptr::null_mut());
-        Some(Self { first: slots.first()?, last })
+        Some(Self { first: slots.first()?, last, after: slots.as_ptr().wrapping_add(count) })
     }
 
     #[inline(always)]
@@ -352,8 +357,7 @@ impl Drop for Chain<'_> {
     fn drop(&mut self) {
         // For the last slot of the stage this link points to no slot. Nobody follows it: a list of all slots cuts the
         // link before it is posted.
-        let after = ptr::from_ref(self.last).wrapping_add(1);
-        self.last.staged.next.set(after.cast_mut().cast());
+        self.last.staged.next.set(self.after.cast_mut().cast());
     }
 }
 

@@ -9,7 +9,7 @@ use super::transport::{Reliable, Transport};
 use crate::device::{Context, DeviceKey};
 use crate::domain::{Brand, ProtectionDomain};
 use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
-use crate::types::{PortNumber, ReadDepth, RnrTimer};
+use crate::types::{PortNumber, Psn, ReadDepth, RnrTimer};
 use crate::verb_error::VerbError;
 
 /// The attributes that rdma_cm gives for a transition, and the mask of those that it has filled in.
@@ -18,8 +18,11 @@ pub(crate) type FromCm = (sys::ibv_qp_attr, Mask);
 /// Mask bits that rdma_cm sets by mistake for InfiniBand links.
 const STRAY_BITS: u32 = 0b111 << 21;
 
-fn modify((attributes, mask): FromCm) -> Modify {
-    Modify { attributes, mask: Mask(mask.0 & !STRAY_BITS) }
+/// The transition to the state `to`. What rdma_cm gives for that state names it already. If the attributes are those of
+/// another state, the device refuses them: the pair never gets the type of a state that the device was not asked for.
+fn modify(to: raw_state, (attributes, mask): FromCm) -> Modify {
+    let attributes = sys::ibv_qp_attr { qp_state: to, ..attributes };
+    Modify { attributes, mask: Mask(mask.0 & !STRAY_BITS) | Mask::IBV_QP_STATE }
 }
 
 impl<B: Brand> ProtectionDomain<B> {
@@ -83,7 +86,7 @@ impl<B: Brand, T: Reliable> QueuePair<B, Init, T> {
         responder_depth: ReadDepth,
         min_rnr_timer: RnrTimer,
     ) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>> {
-        let mut modify = modify(from_cm);
+        let mut modify = modify(raw_state::IBV_QPS_RTR, from_cm);
         modify.attributes.max_dest_rd_atomic = responder_depth.value();
         modify.set_min_rnr_timer(min_rnr_timer);
         self.transition(modify)
@@ -112,10 +115,50 @@ impl<B: Brand, T: Reliable> QueuePair<B, ReadyToReceive, T> {
         from_cm: FromCm,
         initiator_depth: ReadDepth,
     ) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
-        let mut modify = modify(from_cm);
+        let mut modify = modify(raw_state::IBV_QPS_RTS, from_cm);
         modify.attributes.max_rd_atomic = initiator_depth.value();
+        let psn = Psn::clamped(modify.attributes.sq_psn);
         let mut pair = self.transition(modify)?;
         pair.inner.send.set_initiator_depth(initiator_depth);
+        // rdma_cm has chosen another number than the pair had for its endpoint.
+        if let Some(core) = pair.inner.unsplit() {
+            core.local.psn = psn;
+        }
         Ok(pair)
+    }
+}
+
+#[cfg(all(test, feature = "soft", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::queue::attributes::{PeerPath, RtrAttributes};
+    use crate::soft::Fabric;
+    use crate::{Checked, Limits, ReliableConnection};
+
+    #[test]
+    fn attributes_of_another_state_do_not_give_the_type_of_ready_to_send() {
+        let context = Context::open_on(&Fabric::new(), "soft0").unwrap();
+        let domain = context.checked_domain().unwrap();
+        let (queue, _poller) = domain.completion_queue(16).unwrap();
+        let pair = domain.reliable(&queue, &Limits::default()).unwrap();
+        let pair: QueuePair<Checked, Init, ReliableConnection> =
+            pair.into_init(&context.active_port().unwrap()).unwrap();
+        let itself = pair.endpoint();
+        let to_itself = RtrAttributes {
+            path: PeerPath::to(itself.gid().unwrap()),
+            path_mtu: itself.mtu(),
+            destination: itself.queue_pair(),
+            receive_psn: itself.psn(),
+            responder_depth: ReadDepth::saturating(1),
+            min_rnr_timer: RnrTimer::clamped(12),
+        };
+        let mut pair = pair.into_rtr(&to_itself).unwrap();
+        let state = Mask::IBV_QP_STATE;
+        for (qp_state, mask) in [(raw_state::IBV_QPS_RTS, Mask(0)), (raw_state::IBV_QPS_RESET, state)] {
+            let from_cm = (sys::ibv_qp_attr { qp_state, ..Default::default() }, mask);
+            let failed = pair.into_rts_by_cm(from_cm, ReadDepth::saturating(1));
+            pair = failed.expect_err("the device was not asked for Ready To Send").queue_pair;
+            assert_eq!(pair.query_state().unwrap(), DeviceState::ReadyToReceive);
+        }
     }
 }

@@ -28,7 +28,7 @@ use libc::{sockaddr_in, sockaddr_in6, sockaddr_storage};
 use std::ffi::{CStr, c_void};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 use std::{fmt, fs, io, mem, ptr, ptr::NonNull, slice, thread};
 
@@ -359,9 +359,10 @@ impl fmt::Debug for Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        let is_early = self.ends_with_event();
-        let _library = lock(&LIBRARY);
-        if is_early {
+        let library = lock(&LIBRARY);
+        // Both under one hold of the lock: if another thread took the answer in between, no event might come any more,
+        // and nobody would destroy the identifier.
+        if self.awaits_answer(&library) {
             lock(&self.channel.departing).push(Departing(self.raw));
             return;
         }
@@ -385,10 +386,19 @@ impl Id {
 
     /// Copies the members of the identifier.
     fn members(&self) -> rdma_cm_id {
-        let _library = lock(&LIBRARY);
+        self.members_under(&lock(&LIBRARY))
+    }
+
+    /// As [`members`](Self::members). The caller holds the lock of the library.
+    fn members_under(&self, _: &MutexGuard<'_, ()>) -> rdma_cm_id {
         // SAFETY: the identifier is alive (0). librdmacm writes its members only while an event is taken, which happens
         // under the lock, and in calls that take `&mut self`.
         unsafe { *self.as_ptr() }
+    }
+
+    /// Whether its destroy waits for an answer that nobody has taken. The caller holds the lock of the library.
+    fn awaits_answer(&self, library: &MutexGuard<'_, ()>) -> bool {
+        self.waits_by_iwarp && self.members_under(library).context.addr() as u64 & ANSWERED == 0
     }
 
     /// Checks that the identifier is bound to a device. Several functions of librdmacm use the device without a check.
@@ -532,7 +542,7 @@ impl RawId for Id {
     }
 
     fn ends_with_event(&self) -> bool {
-        self.waits_by_iwarp && self.members().context.addr() as u64 & ANSWERED == 0
+        self.awaits_answer(&lock(&LIBRARY))
     }
 
     fn device(&self) -> Option<BoundDevice> {
