@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 /// A queue pair in Ready To Send, connected to a peer by rdma_cm.
 ///
-/// Post on `pair`, as on any queue pair. When the peer disconnects or its process ends, only rdma_cm learns of it: the
-/// device goes on waiting for messages. So a program that waits for messages calls [`poll_end`](Self::poll_end) now and
-/// then, or has a thread that waits in [`wait_end`](Self::wait_end). When the connection has ended, either call moves
-/// the pair to Error, so that every request in flight comes back as flushed.
+/// Post on `pair`, as on any queue pair. When the peer disconnects or its process ends, only rdma_cm learns of that:
+/// the device keeps waiting for messages. So a program that waits for messages calls [`poll_end`](Self::poll_end) now
+/// and then, or has a thread that waits in [`wait_end`](Self::wait_end). When the connection has ended, either call
+/// moves the pair to Error, so that every request in flight comes back as flushed.
 ///
 /// Dropping it disconnects and destroys the pair.
 #[derive(Debug)]
@@ -221,8 +221,8 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
 /// A connection that this side has ended.
 ///
 /// rdma_cm keeps the number of the pair out of use for about a second, so that no late packet of this connection is
-/// taken for one of the next. A program that resets the pair and connects it again waits for the end of that time with
-/// [`wait_for_number`](Self::wait_for_number). A program that drops the pair need not wait.
+/// mistaken for a packet of the next connection. A program that resets the pair and connects it again waits for the end
+/// of that time with [`wait_for_number`](Self::wait_for_number). A program that drops the pair need not wait.
 #[derive(Debug)]
 pub struct Disconnected<B, T = ReliableConnection> {
     /// The queue pair: drain it to get every buffer back.

@@ -223,7 +223,8 @@ fn listen_by<K>(
     Err(last)
 }
 
-/// Looks up which queue pair takes the datagrams of the service at `address`. All of it takes at most `timeout`.
+/// Looks up which queue pair takes the datagrams of the service at `address`. The whole call takes at most `timeout`,
+/// except for the system's resolution of a host name.
 ///
 /// If the name has several addresses, the first one that rdma_cm can resolve is used. The peer reads `data` with
 /// [`Request::data`].

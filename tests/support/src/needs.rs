@@ -10,7 +10,7 @@ pub enum Need {
     Reset,
     /// A connection is made in three steps, so the client may fail to answer the server.
     ThreeSteps,
-    /// The side that accepts may agree to fewer reads than were asked for, and a query tells the number. Soft iWARP
+    /// The side that accepts may agree to fewer reads than were asked for, and a query returns the number. Soft iWARP
     /// serves as many as were asked for, and reports the two depths in the wrong order.
     SmallerDepths,
     /// Another process can reach the device.
@@ -54,7 +54,7 @@ pub enum Need {
     PairRights,
     /// Peers name memory by offsets.
     ZeroBased,
-    /// A shared receive queue tells its size and its limit.
+    /// A shared receive queue can be queried for its size and its limit.
     SharedQueries,
     /// A completion queue changes its size.
     Resize,
