@@ -1,5 +1,5 @@
-//! The example programs of librdmacm, each side of each: the peer is another of these, or the C program of the same
-//! name in the package rdmacm-utils.
+//! The example programs of librdmacm, both sides of each. The peer is another instance of this program, or the C
+//! program of the same name in the package rdmacm-utils.
 //!
 //! ```sh
 //! cm_peers rdma_server -b 192.0.2.1        # one message of 16 bytes each way, the client's first
@@ -12,8 +12,8 @@
 //!
 //! `-p` chooses another port. The device is the one that `INTERLOCK_DEVICE` names, or the only one of the machine.
 //!
-//! In both games over a connection the side that hears the last message disconnects, and the other one waits for that.
-//! Datagrams have no connection: a server answers whoever sent the first one.
+//! In both games over a connection, the side that receives the last message disconnects, and the other side waits for
+//! the disconnect. Datagrams have no connection: a server answers whoever sent the first datagram.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context as _, bail, ensure};
@@ -28,7 +28,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The header before a datagram.
+/// The length of the header before a datagram.
 const HEADER: usize = 40;
 
 interlock::domain! { struct Peers; }
@@ -36,9 +36,9 @@ interlock::domain! { struct Peers; }
 /// What the command line says.
 struct Options {
     program: String,
-    /// The server's address, of a client.
+    /// On a client: the server's address.
     server: Option<IpAddr>,
-    /// The own address, of a server.
+    /// On a server: its own address.
     own: Option<IpAddr>,
     port: Option<u16>,
 }
@@ -69,7 +69,7 @@ impl Options {
     }
 }
 
-/// What the two sides of a program say to each other.
+/// The messages that the two sides of a program exchange.
 #[derive(Clone, Copy)]
 struct Game {
     messages: u32,
@@ -77,7 +77,7 @@ struct Game {
     begins: bool,
 }
 
-/// What a side has besides its pair, and how much of the game it has seen.
+/// The objects of a side besides its pair, and its progress in the game.
 struct Side {
     domain: ProtectionDomain<Peers>,
     poller: Poller<Peers>,
@@ -111,7 +111,7 @@ impl Side {
         Ok(message)
     }
 
-    /// Waits until so many messages were sent and received in all.
+    /// Waits until `sent` messages were sent and `received` messages were received in all.
     fn reach(&mut self, sent: u32, received: u32) -> anyhow::Result<()> {
         while self.sent < sent || self.received < received {
             match self.poller.wait(PATIENCE)?.check()?.into_work() {
@@ -130,7 +130,7 @@ impl Side {
         Ok(())
     }
 
-    /// All of a game over a connection.
+    /// Plays a whole game over a connection.
     fn play(mut self, mut connection: Connection<Peers>) -> anyhow::Result<()> {
         let Game { messages, begins, .. } = self.game;
         if !begins {

@@ -52,7 +52,7 @@ fn two_sides_connect_by_address_and_talk() {
     assert_eq!(connection.peer_address(), Some(at));
     connection.pair.post_send(message(&side.domain, b"hello")).unwrap();
     side.poller.wait(PATIENCE).unwrap().check().unwrap();
-    // On iWARP, the end of a peer also ends an accept that has not been waited for.
+    // Wait for the server: on iWARP, its accept would fail if this side ended before the server has waited for it.
     server_is_up.recv().unwrap();
     let mut ended = connection.disconnect().unwrap();
     ended.pair.drain(&mut side.poller, PATIENCE, drop).unwrap();
@@ -257,8 +257,8 @@ fn an_address_without_a_route_is_refused_at_once() {
     }
 }
 
-/// CM016, as far as iWARP can. A stream is connected, and nobody speaks on it. The device waits ten seconds for an
-/// answer; this side does not, and neither do other connections of the process.
+/// CM016, as far as it applies to iWARP: the stream is connected, but the peer sends nothing on it. The device waits
+/// ten seconds for an answer; neither this side nor another connection of the process waits that long.
 #[test]
 fn a_stream_without_an_answer_costs_no_more_than_the_timeout() {
     if !is_iwarp() || !on_hardware() {
@@ -277,7 +277,7 @@ fn a_stream_without_an_answer_costs_no_more_than_the_timeout() {
     one.send(&mut other);
     drop((one, other, listener));
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    // The device keeps the pair until it gives up.
+    // The device holds the pair until it gives up waiting.
     drop(failed);
     assert!(start.elapsed() > Duration::from_secs(5), "document the wait of a pair's end no more");
 }
@@ -290,7 +290,7 @@ fn a_client_that_ends_before_the_accept_is_gone() {
     let asking = connecting(&mut client, at, &ConnectData::none());
     let request = listener.next(PATIENCE).unwrap();
     drop(asking);
-    // On a real device, the message that the client is gone takes some time.
+    // On a real device, the message that the client has ended takes some time.
     thread::sleep(SHORT);
     let failed = request.accept(server.take(), &Parameters::default(), &cm::AcceptData::none()).unwrap_err();
     let Cause::PeerGone(error) = &failed.cause else { panic!("{failed:?}") };
@@ -327,7 +327,7 @@ fn a_request_that_is_dropped_is_rejected() {
     assert_eq!(state.unwrap(), expected);
 }
 
-/// What the device says of a pair in that state. Soft iWARP of Linux 6.1 answers with zeros.
+/// What a query of a pair in that state reports. Soft iWARP of Linux 6.1 reports zeros.
 fn reported(state: DeviceState) -> DeviceState {
     if is_iwarp() && on_hardware() && !is_linux_6_12() { DeviceState::Reset } else { state }
 }
@@ -480,7 +480,7 @@ fn a_client_that_never_establishes_is_given_up() {
     let AnyQueuePair::Errored(_pair) = failed.value else { panic!("not in Error") };
     server.poller.wait(PATIENCE).unwrap().check().unwrap_err();
     assert!(matches!(server.poller.wait(Duration::ZERO), Err(WaitError::TimedOut(_))));
-    // The server has gone before the client's answer.
+    // The server has ended before the client's answer.
     assert_refused(&asking.wait(PATIENCE).unwrap_err().cause);
 }
 

@@ -1,4 +1,4 @@
-//! That identifiers end at once: on a clock that nobody moves, nothing that waits would come back.
+//! Identifiers end at once: nobody moves the clock here, so a drop that waited would never return.
 #![cfg(feature = "cm")]
 
 use interlock::cm::{AcceptData, Channel, ConnectData, Idle, Parameters, Progress};
@@ -29,7 +29,8 @@ impl World {
         Side::new(self.context.checked_domain().unwrap())
     }
 
-    /// Drops the value. Then nothing of it is left, no timer runs for it, and no event of it comes.
+    /// Drops the value. Checks that no identifier of it is left, that no timer runs for it, and that no event of it
+    /// comes.
     fn drops_at_once(&self, what: &str, value: impl Sized) {
         let start = Instant::now();
         drop(value);
@@ -38,7 +39,7 @@ impl World {
         self.fabric.run();
         let left = format!("{:?}", self.fabric);
         assert!(left.contains("cm_identifiers: 0, cm_events: 0"), "{what}: {left}");
-        // Miri has no such epoll instance.
+        // Miri does not support this epoll instance.
         if !cfg!(miri) {
             assert!(!self.channel.readiness().unwrap().wait(Duration::ZERO).unwrap(), "{what}: an event");
         }
@@ -76,7 +77,7 @@ fn an_identifier_whose_event_was_taken_ends_at_once() {
     let resolving = Idle::new(&world.channel).unwrap().resolve(here, PATIENCE).unwrap();
     let other = Idle::new(&world.channel).unwrap().resolve(here, PATIENCE).unwrap();
     world.fabric.run();
-    // Takes the events of both from the channel.
+    // This poll takes the events of both identifiers from the channel.
     let other = other.poll().unwrap();
     world.drops_at_once("another took its event", (resolving, other));
 }

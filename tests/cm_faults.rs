@@ -345,12 +345,12 @@ fn a_call_that_fails_gives_back_what_it_took() {
     assert!(matches!(&failed.cause, Cause::Call(error) if error.verb() == "rdma_connect"), "{failed:?}");
     let (resolved, pair) = failed.value;
     let connecting = resolved.connect(pair, &Parameters::default(), &ConnectData::none()).unwrap();
-    // A failed accept ends its request.
+    // A failed accept consumes its request.
     world.fabric.inject(fails(Verb::RdmaAccept));
     let mut server = world.side();
     let failed = world.accepting(&mut server).unwrap_err();
     assert!(matches!(failed.value, AnyQueuePair::Errored(_)), "{failed:?}");
-    // Not the peer's doing.
+    // This side failed, so the cause is not `PeerGone`.
     assert!(matches!(failed.cause, Cause::Call(_)), "{failed:?}");
     let failed = connecting.wait(PATIENCE).unwrap_err();
     assert!(is_refused(&failed.cause));
@@ -414,8 +414,8 @@ fn the_two_sides_may_be_on_two_devices() {
     assert_eq!(&server.received()[..], b"across");
 }
 
-/// On the profile of soft iWARP, the library refuses before any verb what such devices do not support, and gives the
-/// objects back.
+/// On the profile of soft iWARP, the library refuses what such devices do not support. It does so before it calls a
+/// verb, and gives the objects back.
 #[test]
 fn an_iwarp_device_refuses_what_it_does_not_do() {
     let mut world = World::on(Fabric::with_profile(Profile::Siw));
@@ -482,7 +482,7 @@ fn on_iwarp_a_pair_that_was_not_connected_is_in_error() {
     assert!(matches!(failed.cause, Cause::Call(_)), "{failed:?}");
     assert_errored(&failed);
     drop(world.listener.poll());
-    // The client goes while the server accepts: the device has moved the pair of the server by then.
+    // The client ends while the server accepts, after the device has moved the server's pair.
     world.fabric.inject(Fault::ClientsGone { count: 1 });
     let [mut client, mut server] = [world.side(), world.side()];
     let connecting = world.connecting(&mut client);
@@ -493,7 +493,7 @@ fn on_iwarp_a_pair_that_was_not_connected_is_in_error() {
     world.ends_clean();
 }
 
-/// CM046. The device breaks the pair when the peer ends, perhaps before the program has looked at its connection.
+/// CM046. The device moves the pair to Error when the peer ends, perhaps before the program has polled its connection.
 #[test]
 fn on_iwarp_a_peer_that_ends_at_once_has_disconnected() {
     let mut world = World::on(Fabric::with_profile(Profile::Siw));
@@ -531,7 +531,7 @@ fn an_iwarp_device_has_no_datagrams_by_address() {
     world.ends_clean();
 }
 
-/// CM016, in one call: the text names the timeout of the program, not what was left of it.
+/// CM016, in one call: the text names the whole timeout of the program, not the part that remained for the last step.
 #[test]
 fn what_took_too_long_in_one_call_names_the_whole_timeout() {
     let world = World::on(Fabric::new());
@@ -546,7 +546,7 @@ fn what_took_too_long_in_one_call_names_the_whole_timeout() {
     world.ends_clean();
 }
 
-/// What fails while a thread takes events of others does not concern an identifier that has its own.
+/// An error while a thread takes the events of other identifiers does not fail an identifier whose event has arrived.
 #[test]
 fn a_channel_that_fails_later_does_not_hide_an_event() {
     let world = World::on(Fabric::new());
@@ -558,7 +558,7 @@ fn a_channel_that_fails_later_does_not_hide_an_event() {
     world.ends_clean();
 }
 
-/// A descriptor that stays readable although no identifier may be asked keeps an event loop busy for ever.
+/// A descriptor that stays readable although no identifier can be polled keeps an event loop busy for ever.
 #[test]
 fn an_event_loop_is_not_woken_for_what_nobody_polls() {
     let mut world = World::on(Fabric::new());
@@ -572,7 +572,7 @@ fn an_event_loop_is_not_woken_for_what_nobody_polls() {
         let accepting = world.accepting(&mut server).unwrap();
         (connecting.wait(PATIENCE).unwrap(), accepting.wait(PATIENCE).unwrap(), [client, server])
     };
-    // A connection that this side has ended: the answer of the peer waits for `wait_for_number`.
+    // A connection that this side has ended: the peer's answer stays in the channel until `wait_for_number` takes it.
     let (of_client, of_server, sides) = end(&mut world);
     let mut ended = of_client.disconnect().unwrap();
     drop(of_server);
@@ -581,7 +581,7 @@ fn an_event_loop_is_not_woken_for_what_nobody_polls() {
     assert!(!is_ready());
     assert!(ended.wait_for_number(PATIENCE).unwrap());
     drop((ended, sides));
-    // A connection that the peer has ended is asked again, and takes what comes.
+    // A connection that the peer has ended can still be polled, and the poll takes the events.
     let (mut of_client, of_server, sides) = end(&mut world);
     drop(of_server);
     assert!(is_ready());
@@ -595,7 +595,7 @@ fn an_event_loop_is_not_woken_for_what_nobody_polls() {
     drop((of_client, sides));
 }
 
-/// A thread that takes events gives the lock up between batches, and an event loop is told that there is more.
+/// A thread that takes events releases the lock between batches, and wakes the event loop if there are more events.
 #[test]
 fn a_flood_of_requests_is_taken_in_batches() {
     let world = World::on(Fabric::new());

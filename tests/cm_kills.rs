@@ -1,7 +1,7 @@
-//! Processes that are killed at each step of a connection by address, and what becomes of the other side.
+//! Processes that are killed at each step of a connection by address, and what happens to the other side.
 //!
-//! The process that is killed is this program again: the test [`victim`], with its step in the environment. It says
-//! when it has come to the step, and waits for its death.
+//! The process that is killed is this program again: the test [`victim`], with its step in the environment. It prints a
+//! line when it has reached the step, and waits to be killed.
 #![cfg(feature = "cm")]
 
 use interlock::cm::{
@@ -23,10 +23,10 @@ use support::{Need, PATIENCE, Side, address, context, eventually, lacks_need, me
 /// How often a victim is killed at each step: at 12 steps, about a hundred in all.
 const ROUNDS: usize = 9;
 const SHORT: Duration = Duration::from_millis(100);
-/// A test counts what is left of its own process, so the tests take turns.
+/// A test checks what the kernel still has of this process, so the tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// How often a server did not hear in time that its client has gone.
+/// How often a server did not learn in time that its client was killed.
 static LOST: AtomicUsize = AtomicUsize::new(0);
 
 /// The step at which the victim stops.
@@ -80,8 +80,8 @@ impl Victim {
         (this, at)
     }
 
-    /// What follows `word` on the line that begins with it. Each wait of the victim has a limit, so the line comes or
-    /// the pipe ends.
+    /// The rest of the line that begins with `word`. Each wait of the victim has a limit, so the line arrives or the
+    /// pipe ends.
     fn said(&mut self, word: &str) -> String {
         let mut line = String::new();
         loop {
@@ -105,7 +105,7 @@ impl Victim {
     }
 }
 
-/// Says that the victim is at its step, and waits for its death.
+/// Prints that the victim has reached its step, and waits to be killed.
 fn stop() -> ! {
     println!("\nstopped");
     thread::sleep(2 * PATIENCE);
@@ -201,7 +201,8 @@ impl Player {
         request.accept(pair, &Parameters::default(), &AcceptData::none())
     }
 
-    /// Takes out what has completed. Returns how many messages have arrived and whether all requests have succeeded.
+    /// Takes the completions from the queue. Returns how many messages have arrived and whether all requests have
+    /// succeeded.
     fn take(&mut self) -> (usize, bool) {
         let (mut arrived, mut is_well) = (0, true);
         while let Some(completion) = self.side.poller.poll().unwrap() {
@@ -218,7 +219,7 @@ impl Player {
     }
 
     /// Answers each message that arrives, until the peer ends the connection. The client also sends the first two. So
-    /// there are never more under way than the peer has receives, and the client is the first to send: iWARP demands
+    /// there are never more messages in flight than the peer has receives, and the client sends first: iWARP demands
     /// both. Calls `so_far` with the number of arrivals.
     fn talk(&mut self, connection: &mut Connection<Checked>, is_client: bool, mut so_far: impl FnMut(usize)) {
         let (mut arrived, mut owed, mut is_well) = (0, if is_client { 2 } else { 0 }, true);
@@ -267,12 +268,12 @@ impl Player {
     }
 }
 
-/// Reasons for a server to learn that its client has gone before they were connected.
+/// Whether a server may get this cause if its client was killed before the two were connected.
 fn client_is_gone(cause: &Cause) -> bool {
     matches!(cause, Cause::PeerGone(_) | Cause::Rejected { .. }) || is_broken_by_iwarp(cause)
 }
 
-/// A server that is gone, or nobody who listens.
+/// Whether a client may get this cause if its server was killed, or if nobody listens.
 fn server_is_gone(cause: &Cause) -> bool {
     let is_number = |reason: &RejectReason| {
         [RejectReason::CONSUMER, RejectReason::NO_SUCH_SERVICE].contains(reason) || reason.0 < 0
@@ -280,13 +281,13 @@ fn server_is_gone(cause: &Cause) -> bool {
     matches!(cause, Cause::Rejected { reason, .. } if is_number(reason)) || is_broken_by_iwarp(cause)
 }
 
-/// On iWARP the device connects the pair by itself, and disconnects it when the peer's stream ends; or the stream of a
-/// dead peer stays silent until the device gives it up.
+/// Whether this is a cause that only iWARP gives. The device connects the pair by itself, and disconnects it when the
+/// peer's stream ends. Or the stream of a killed peer stays silent until the device gives up.
 fn is_broken_by_iwarp(cause: &Cause) -> bool {
     context().is_iwarp() && matches!(cause, Cause::Disconnected | Cause::Unreachable { .. })
 }
 
-/// Kills a client at its step. The listener goes on.
+/// Kills a client at its step. The listener must stay usable.
 fn outlive_a_client(step: ClientStep, round: usize, listener: &mut Listener, at: SocketAddr) -> u32 {
     let mut client = Victim::client(step, at);
     let mut server = Player::new();
@@ -296,10 +297,10 @@ fn outlive_a_client(step: ClientStep, round: usize, listener: &mut Listener, at:
             assert!(matches!(listener.next(SHORT), Err(cm::CmError::TimedOut(_))));
             return killed;
         }
-        // In turn: nobody has read the request; the server has it; the server has answered.
+        // Three variants take turns: nobody has read the request; the server has read it; the server has answered it.
         ClientStep::Asked if round.is_multiple_of(3) => {
             let killed = client.kill_at_its_step();
-            // On iWARP the request goes with its stream, if nobody has read it.
+            // On iWARP, a request that nobody has read ends with its stream.
             match listener.next(SHORT) {
                 Ok(request) => server.accepts_in_vain(request),
                 Err(error) => assert!(context().is_iwarp(), "{error}"),
@@ -340,7 +341,7 @@ fn outlive_a_server(step: ServerStep, round: usize) -> u32 {
     if step == ServerStep::Listening {
         server.said("stopped");
         let resolved = resolved(at);
-        // In turn: the server is gone before it is asked; it has not read the request.
+        // Two variants take turns: the server is killed before the client asks, or before it reads the request.
         if round.is_multiple_of(2) {
             let killed = server.kill();
             // On iWARP the call itself finds that nobody listens.
@@ -386,7 +387,7 @@ fn outlive_a_server(step: ServerStep, round: usize) -> u32 {
 }
 
 impl Player {
-    /// The client of the request was killed: this side learns so in its accept, or right after it.
+    /// The client of the request was killed: this side learns that in its accept, or right after it.
     fn accepts_in_vain(mut self, request: cm::Request) {
         match self.accept(request) {
             Ok(accepting) => self.waits_in_vain(accepting),
@@ -396,7 +397,7 @@ impl Player {
 
     /// On iWARP an accept may have connected the two sides, although the client has been killed since.
     ///
-    /// The client's kernel says only once that the client has gone. If that is lost, the accept ends by its timeout.
+    /// The client's kernel reports only once that the client has ended. If that message is lost, the accept times out.
     fn waits_in_vain(self, accepting: Accepting<Checked>) {
         match accepting.wait(Duration::from_secs(3)) {
             Ok(connection) => self.outlives(connection),
@@ -425,7 +426,8 @@ impl Player {
             }
         });
         if context().is_iwarp() {
-            // A receive that is posted while the device breaks the pair may be flushed never, but by the pair's end.
+            // A receive that is posted while the device moves the pair to Error may be flushed only when the pair is
+            // destroyed.
             drop(connection);
         }
         self.has_all_back();
@@ -434,7 +436,7 @@ impl Player {
     }
 }
 
-/// What the kernel still has of these processes: identifiers, pairs and the rest.
+/// The objects that the kernel still has of these processes: identifiers, pairs and others.
 fn left_of(processes: &[u32]) -> Vec<String> {
     let mut found = Vec::new();
     for kind in ["cm_id", "qp", "cq", "mr", "pd"] {
@@ -479,7 +481,8 @@ fn a_server_outlives_clients_that_are_killed_at_any_step() {
                 ClientStep::Talking,
             ] {
                 let start = Instant::now();
-                // On iWARP the kernel keeps a killed client for 10 seconds, unless it was answered: two of each do.
+                // On iWARP the kernel keeps a killed client for 10 seconds, unless the server has answered it. So the
+                // variants without an answer run only in the first two rounds.
                 let answered = context().is_iwarp() && round >= 2 && step == ClientStep::Asked;
                 let kind = if answered { 2 } else { killed.len() };
                 killed.push(outlive_a_client(step, kind, &mut listener, at));

@@ -18,10 +18,10 @@ use std::thread;
 use std::time::Duration;
 use support::{PATIENCE, Side, address, context, message};
 
-/// Longer than it takes until all that was asked for has happened.
+/// Longer than the device takes to answer all that was asked.
 const A_WHILE: Duration = Duration::from_millis(300);
 
-/// An epoll instance that is told of edges (`EPOLLET`), with one descriptor.
+/// An edge-triggered epoll instance (`EPOLLET`) with one descriptor.
 struct Edges {
     poll: Poll,
     events: Events,
@@ -49,8 +49,8 @@ fn bound_listener(channel: &Channel) -> (Listener, SocketAddr) {
     (bound.listen(0).unwrap(), at)
 }
 
-/// CM031: the events of both are in the channel, and an edge is used to ask one of the two. Whoever is asked takes both
-/// events, so another edge comes for the one that was not asked.
+/// CM031: the channel has an event for each of two identifiers, and the loop polls only one identifier after each edge.
+/// That poll takes both events from the channel, so another edge must come for the other identifier.
 #[test]
 fn one_edge_stands_for_the_events_of_two() {
     let [of_server, of_clients] = [(); 2].map(|()| Channel::open(&context()).unwrap());
@@ -62,10 +62,10 @@ fn one_edge_stands_for_the_events_of_two() {
         resolved.connect(side.take(), &Parameters::default(), &ConnectData::none()).unwrap()
     });
     let mut edges = Edges::of(&of_clients);
-    // An edge from before says nothing.
+    // Takes an edge that may have come before the answers.
     edges.wait(A_WHILE);
     drop([(); 2].map(|()| listener.next(PATIENCE).unwrap()));
-    // Now the answers to both are there.
+    // Waits until the answers to both identifiers have arrived.
     thread::sleep(A_WHILE);
     let mut waiting = VecDeque::from(asking);
     let mut count = 0;
@@ -82,7 +82,7 @@ fn one_edge_stands_for_the_events_of_two() {
     assert!(!edges.wait(A_WHILE), "an edge for nothing");
 }
 
-/// One side of a connection that is being made, or is made.
+/// How far one side of a connection has come.
 #[derive(Default)]
 enum Way {
     #[default]
@@ -105,7 +105,7 @@ impl End {
         Self { side, way }
     }
 
-    /// Goes on by one event, if there is one. Returns whether there was.
+    /// Handles one event, if there is one. Returns whether there was one.
     fn go_on(&mut self) -> bool {
         let (way, went) = match mem::take(&mut self.way) {
             Way::Resolving(resolving) => match resolving.poll().unwrap() {
@@ -152,7 +152,7 @@ fn one_loop_of_edges_makes_both_sides_of_three_connections() {
     while ends.len() < 6 || !ends.iter().all(End::is_connected) {
         let connected = ends.iter().filter(|end| end.is_connected()).count();
         assert!(edges.wait(PATIENCE), "no edge, {} ends, {connected} of them connected", ends.len());
-        // After an edge, everything is asked until nothing has anything to say.
+        // After an edge, everything is polled until no poll finds an event.
         loop {
             let mut went = false;
             while let Some(request) = listener.poll().unwrap() {

@@ -1,5 +1,5 @@
-//! Connections by address over a network with its delays: hosts that do not answer, servers that are late, messages
-//! that overtake.
+//! Connections by address over a network with delays: hosts that do not answer, servers that are late, messages that
+//! overtake others.
 #![cfg(feature = "cm")]
 
 use interlock::cm::{self, AcceptData, Cause, Channel, ConnectData, Connecting, Idle, Parameters};
@@ -46,7 +46,7 @@ fn a_pair_of_another_device_is_refused_and_comes_back() {
     assert!(matches!(failed.cause, Cause::Rejected { .. }), "{failed:?}");
 }
 
-/// An address to which packets are sent, and that nobody has: tests/rxe/devices says so to the kernel.
+/// An address that no host has, but to which the kernel sends packets: tests/rxe/devices configures it.
 fn silence() -> SocketAddr {
     let IpAddr::V4(own) = address(&context()) else { panic!("not an address of IPv4") };
     let [a, b, c, _] = own.octets();
@@ -122,7 +122,7 @@ fn a_message_may_come_before_the_word_that_the_connection_is_made() {
     let mut of_client = asking.wait(PATIENCE).unwrap();
     of_client.pair.post_send(message(&client.domain, b"early")).unwrap();
     client.poller.wait(PATIENCE).unwrap().check().unwrap();
-    // The server has the message, and has asked for no event.
+    // The server receives the message before it has polled for any event.
     assert_eq!(&server.received()[..], b"early");
     accepting.message_arrived();
     let mut of_server = accepting.wait(PATIENCE).unwrap();

@@ -17,7 +17,7 @@ use interlock::{
 };
 use support::{Link, PATIENCE, all, context, filled, is_linux_6_12, moved};
 
-/// A domain of the device, which must be the right one.
+/// A domain of the device under test, which must be soft iWARP.
 macro_rules! domain {
     () => {{
         interlock::domain! { struct Test; }
@@ -210,7 +210,7 @@ fn a_write_that_is_not_granted_changes_nothing_and_ends_the_connection() {
         let mut link = Link::new(domain.clone(), 4);
         let region = words();
         let target = match case {
-            // Memory that is gone; what lies behind the memory; memory that peers may only read.
+            // Memory that is no longer registered; an address behind the memory; memory that peers may only read.
             0 => words().remote(),
             1 => moved(&region.remote(), 8),
             _ => {
@@ -235,7 +235,7 @@ fn a_write_that_is_not_granted_changes_nothing_and_ends_the_connection() {
     assert_eq!(read_only.deregister().unwrap(), [5; 4]);
 }
 
-/// The device would fill the first buffer, and report success.
+/// The device would fill only the first buffer, and report success.
 #[test]
 #[ignore = "needs soft iWARP: ./x test siw"]
 fn a_read_into_several_buffers_is_refused() {
@@ -253,7 +253,7 @@ fn a_read_into_several_buffers_is_refused() {
     link.poller.wait(PATIENCE).unwrap().check().unwrap();
 }
 
-/// The device would ignore the flag, and peers would reach nothing.
+/// The device would ignore the flag for zero-based memory, and peers could not reach the memory.
 #[test]
 #[ignore = "needs soft iWARP: ./x test siw"]
 fn zero_based_memory_is_refused() {

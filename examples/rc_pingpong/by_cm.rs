@@ -12,7 +12,7 @@ use std::time::Duration;
 type Pair = QueuePair<PingPong, Init>;
 type Connected = Connection<PingPong>;
 
-/// The address of the port, if its GID is one.
+/// The IP address of the port, if its GID is one.
 pub(crate) fn address(port: &Port) -> Result<IpAddr, Fault> {
     let found = port.gids().iter().find_map(|row| Ipv6Addr::from(row.gid.0).to_ipv4_mapped());
     found.map(IpAddr::V4).ok_or_else(|| {
@@ -24,15 +24,15 @@ pub(crate) fn address(port: &Port) -> Result<IpAddr, Fault> {
 
 /// How this side meets the other one.
 pub(crate) enum Meet<'m> {
-    /// It waits for a client, at most for ever, and accepts it.
+    /// It waits for a client, for ever if need be, and accepts it.
     Server(&'m mut Listener),
     /// It connects to the server of that host, at that port.
     Client(&'m str, u16),
-    /// Both are in this process, on that device.
+    /// Both sides are in this process, on that device.
     Both(&'m Context, IpAddr),
 }
 
-/// Listens at an address, where port 0 means a free one.
+/// Listens at an address. Port 0 means any free port.
 pub(crate) fn listen(context: &Context, at: IpAddr, port: u16) -> Result<Listener, Fault> {
     cm::listen(context, (at, port)).doing(format_args!("cannot listen at {at}, port {port}"))
 }

@@ -103,7 +103,7 @@ pub(crate) fn connect_by_cm<T: Game>(
     Ok(connected.into_iter().zip(rest).map(player).collect())
 }
 
-/// A connected pair, with all that keeps it connected.
+/// A connected pair, with the objects that keep it connected.
 enum Line<T> {
     ByRecords(Ready<T>),
     ByCm(Connection<PingPong, T>),
@@ -125,7 +125,7 @@ impl<T: Game> Line<T> {
     }
 }
 
-/// The programs that the peer may be. Only its messages tell.
+/// The programs that the peer may be. Only its messages tell which it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer {
     /// Another instance of this program, which sends a pattern of its own.
@@ -168,8 +168,8 @@ impl<T: Game> Player<T> {
         }
     }
 
-    /// Stays until the server has ended the connection too, if rdma_cm made it: the last message of a side is only sure
-    /// to arrive while the other side is there.
+    /// If rdma_cm made the connection, waits until the server has ended it too: the last message of a side is sure to
+    /// arrive only while the other side keeps the connection.
     pub(crate) fn part(self, patience: Duration) -> Result<(), Fault> {
         match (self.line, self.side) {
             (Line::ByCm(connection), Side::Client) => T::part(connection, patience),

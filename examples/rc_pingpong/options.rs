@@ -66,7 +66,8 @@ pub(crate) enum Mode {
 pub(crate) enum Way {
     /// By the records that they tell each other over TCP.
     Records,
-    /// By rdma_cm. With both ends here, at this address, if there is one.
+    /// By rdma_cm. If both ends are in this process, they connect at this address, or without one at the port's
+    /// address.
     ByCm(Option<IpAddr>),
 }
 

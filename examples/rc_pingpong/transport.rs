@@ -112,7 +112,8 @@ impl Game for ReliableConnection {
             responder_depth: ReadDepth::new(1)?,
             min_rnr_timer: RnrTimer::new(12)?,
         };
-        // The device gives up a peer that is gone after about two seconds; 7 retries would be "for ever" on soft-RoCE.
+        // If the peer does not answer, the device gives up after about two seconds; 7 retries would be "for ever" on
+        // soft-RoCE.
         let send = RtsAttributes {
             send_psn: pair.psn(),
             timeout: AckTimeout::new(16)?,

@@ -1,6 +1,6 @@
-//! What a connection is told that goes on.
+//! Notices about the network below a connection that stays up.
 
-/// What rdma_cm says of the network below a connection. The connection goes on.
+/// A notice of rdma_cm about the network below a connection. The connection stays up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Advice {

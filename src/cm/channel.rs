@@ -47,13 +47,14 @@ impl Channel {
     /// # Errors
     ///
     /// [`CmError`]: librdmacm or its device node is missing, or the process has no descriptor left.
-    /// [`CmError::NoNodeGuid`]: the librdmacm is older than release 56, and a device of this host has no node GUID. The
-    /// release is that of the library's file, or if its name does not say it, the one that the program was built with.
+    /// [`CmError::NoNodeGuid`]: librdmacm is older than release 56, and a device of this host has no node GUID. The
+    /// release is read from the file name of librdmacm; if the name does not contain it, the release that the program
+    /// was built with counts.
     pub fn open(context: &Context) -> Result<Self, CmError> {
         Self::over(context.0.open_cm()?)
     }
 
-    /// Opens a channel of the machine's rdma_cm, for programs that learn from it which device to open:
+    /// Opens a channel of the machine's rdma_cm, for programs that learn from rdma_cm which device to open:
     /// [`Resolved::device`](super::Resolved::device), [`Request::device`](super::Request::device). If the environment
     /// variable `INTERLOCK_DEVICE` names a device, the channel is opened for that device, which may also be a soft one.
     ///
@@ -75,9 +76,9 @@ impl Channel {
 
     /// A descriptor for an event loop. When it is readable, poll the identifiers of the channel.
     ///
-    /// The `poll` of any identifier takes all events from the kernel, also those of the others. An identifier in a
-    /// state that has no `poll` leaves this to [`Channel::poll`]: a level-triggered loop calls that if nothing else on
-    /// the channel may be asked, or else the descriptor stays readable.
+    /// The `poll` of any identifier takes the events of all identifiers from the kernel. In some states an identifier
+    /// has no `poll`. While all identifiers of the channel are in such states, a level-triggered loop must call
+    /// [`Channel::poll`] instead; otherwise the descriptor stays readable.
     ///
     /// # Errors
     ///
@@ -93,8 +94,8 @@ impl Channel {
         Readiness::over(&[fd, mail.for_loop.as_ref().map_or(fd, Waker::fd)])
     }
 
-    /// Takes the events that have arrived, for all identifiers of the channel. Returns whether the `poll` of one of
-    /// them has something to say.
+    /// Takes the events that have arrived, for all identifiers of the channel. Returns whether the `poll` of at least
+    /// one of them would find an event.
     ///
     /// # Errors
     ///
@@ -128,15 +129,16 @@ impl fmt::Debug for Channel {
 
 /// The events of a channel, sorted by identifier.
 ///
-/// Any thread may take events from the channel. It takes all events that have come, and sorts those of other
-/// identifiers too. Of the threads that wait, one sleeps on the descriptor; the others sleep on `turn`, and the first
-/// one wakes them when it returns.
+/// Any thread may take events from the channel. A thread that does so takes all events that have arrived, and also
+/// sorts those of other identifiers. Of the threads that wait, one sleeps on the descriptor and the others sleep on
+/// `turn`. The thread on the descriptor wakes the others when it returns.
 pub(super) struct Inbox {
     raw: Arc<dyn RawChannel>,
     mail: Mutex<Mail>,
     /// Notified when the thread that slept on the descriptor returns, or when a thread has sorted new events.
     turn: Condvar,
-    /// Wakes the thread that sleeps on the descriptor, because another thread took its event.
+    /// Wakes the thread that sleeps on the descriptor, because another thread may have taken its event from the
+    /// channel.
     sleeper: Waker,
 }
 
@@ -146,9 +148,9 @@ struct Mail {
     last_key: u64,
     /// A thread sleeps on the descriptor.
     has_sleeper: bool,
-    /// The last look ended at its limit, so the channel may have more.
+    /// The last `sort` stopped at its limit, so the channel may hold more events.
     may_have_more: bool,
-    /// Readable while any identifier's `poll` has something to say. There if an event loop watches the channel.
+    /// Readable while the `poll` of any identifier would find an event. `None` if no event loop watches the channel.
     for_loop: Option<Waker>,
 }
 
@@ -158,8 +160,8 @@ struct MailBox {
     events: VecDeque<RawEvent>,
     /// How many connect requests may wait; more are rejected. 0 for an identifier that does not listen.
     requests: usize,
-    /// The identifier is in a state that has a `poll`, which takes the events. In other states they wait for the next
-    /// step of the program, and an event loop must not be woken for them again and again.
+    /// The identifier is in a state that has a `poll`, which takes its events. In other states the events stay until
+    /// the program's next step, and must not wake an event loop.
     is_polled: bool,
 }
 
@@ -177,8 +179,8 @@ impl Mail {
         Some(event)
     }
 
-    /// Puts an event into its box. Returns an event that has no place: its identifier has ended, or it is a request
-    /// beyond the limit.
+    /// Puts an event into its box. Returns the event if its identifier has ended, or if it is a request beyond the
+    /// limit.
     fn put(&mut self, event: RawEvent) -> Option<RawEvent> {
         let Some(found) = self.boxes.get_mut(&event.key) else { return Some(event) };
         let is_request = |event: &RawEvent| event.kind == RawEventKind::CONNECT_REQUEST;
@@ -189,7 +191,7 @@ impl Mail {
         None
     }
 
-    /// Whether some identifier's `poll` has something to say.
+    /// Whether the `poll` of any identifier would find an event.
     fn has_news(&self) -> bool {
         self.boxes.values().any(|found| found.is_polled && !found.events.is_empty())
     }
@@ -204,16 +206,17 @@ impl Mail {
     }
 }
 
-/// How many events are taken at most while the lock is held.
+/// The most events that are taken under one hold of the lock.
 const BATCH: usize = 64;
-/// How many batches one `poll` takes at most. An event loop is told that there may be more.
+/// The most batches that one `poll` takes. If there may be more events then, the event loop is woken again.
 const BATCHES: usize = 16;
 
-/// What a look at the channel brought, besides events for the boxes.
+/// What `sort` took from the channel, besides the events that it put into boxes.
 struct Sorted {
-    /// What nobody takes. It is dropped without the lock: a request is rejected by its end, which takes its time.
+    /// Events that have no box. They are dropped after the lock is released: dropping a request rejects it, which takes
+    /// time.
     strays: Vec<RawEvent>,
-    /// Why the look ended early. The event of some identifier may be lost with it.
+    /// The error that stopped `sort` early. The event of some identifier may be lost with it.
     failed: Option<VerbError>,
 }
 
@@ -262,7 +265,7 @@ impl Inbox {
             drop(mail);
             drop(strays);
             match (event, failed) {
-                // What failed was about another identifier.
+                // The failure concerned another identifier.
                 (Some(event), _) => return Ok(Some(event)),
                 (None, Some(error)) => return Err(error),
                 (None, None) if may_have_more => {}
@@ -283,10 +286,10 @@ impl Inbox {
                 drop(mail);
                 drop(strays);
                 match (event, failed) {
-                    // What failed was about another identifier.
+                    // The failure concerned another identifier.
                     (Some(event), _) => return Ok(Some(event)),
                     (None, Some(error)) => return Err(error),
-                    // Events of others come without end.
+                    // The deadline has passed, although events of other identifiers keep arriving.
                     (None, None) if left().is_zero() => return Ok(None),
                     (None, None) => {}
                 }
@@ -315,7 +318,7 @@ impl Inbox {
         }
     }
 
-    /// Drops the events of an identifier that ends. Later events find no box.
+    /// Drops the events of an identifier that ends. Later events of it find no box.
     fn end(&self, key: u64) {
         let unread = self.lock().boxes.remove(&key);
         self.lock().tell_loop();
@@ -335,8 +338,8 @@ pub(super) struct Identifier {
 }
 
 impl Identifier {
-    /// The identifier that a connect request brought. (Its events begin with its accept, so nothing came before it had
-    /// a box.)
+    /// The identifier that came with a connect request. (It has no events before its accept, so none was lost before it
+    /// had a box.)
     pub(super) fn of_request(new: NewId, listener: &Self) -> Self {
         let NewId { raw, key } = new;
         let inbox = Arc::clone(&listener.inbox);
@@ -374,7 +377,7 @@ impl Identifier {
 impl Drop for Identifier {
     fn drop(&mut self) {
         if self.raw.ends_with_event() {
-            // What fails here fails again for whoever takes the next event.
+            // An error is ignored: the next thread that takes an event gets it again.
             drop(self.poll());
         }
         self.inbox.end(self.key);
@@ -392,7 +395,7 @@ impl fmt::Debug for Identifier {
 mod tests {
     use super::*;
 
-    /// A loop that waits for edges sees none for what it left in the channel.
+    /// An edge-triggered loop gets no further edge for events that it left in the channel.
     #[test]
     fn an_event_loop_is_woken_again_for_what_a_batch_has_left() {
         let mut mail = Mail { for_loop: Some(Waker::new().unwrap()), ..Mail::default() };

@@ -97,11 +97,11 @@ impl<K> Idle<K> {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the timeout is 0, for ever, which rdma_cm cannot be told; or the identifier is one for datagrams. Or
-    /// the system refused.
+    /// `EINVAL`: the timeout is 0 (for ever), which rdma_cm cannot express; or the identifier is for datagrams. Other
+    /// errors: the system refused.
     #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
     pub fn set_ack_timeout(&mut self, timeout: AckTimeout) -> Result<(), VerbError> {
-        // Linux takes 0 for "not set", and says nothing.
+        // Linux treats 0 as "not set", and returns no error.
         match timeout.value() {
             0 => Err(VerbError::new("rdma_set_option", libc::EINVAL)),
             value => self.id.raw.set_option(IdOption::AckTimeout(value)),
@@ -114,8 +114,8 @@ impl<K> Idle<K> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Call`] with `EADDRINUSE`, `EADDRNOTAVAIL` or `ENODEV`; its text says what to check. The identifier
-    /// comes back.
+    /// [`Cause::Call`] with `EADDRINUSE`, `EADDRNOTAVAIL` or `ENODEV`; the text of the error says what to check. The
+    /// identifier comes back.
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(mut self, address: SocketAddr) -> Result<Bound<K>, Failed<Self>> {
         match self.id.raw.bind(address) {
@@ -182,7 +182,7 @@ impl<K> Resolving<K> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Address`], with the identifier, which can resolve again (but not bind: it has a port by now);
+    /// [`Cause::Address`], with the identifier, which can resolve again (but not bind, since it already has a port);
     /// [`Cause::Route`]; [`Cause::TimedOut`].
     pub fn wait(self, timeout: Duration) -> Result<Resolved<K>, Failed<Option<Idle<K>>>> {
         match self.go_on(Patience::of(timeout))? {
@@ -260,9 +260,9 @@ impl Resolved {
     ///
     /// # iWARP
     ///
-    /// The call connects the TCP stream before it returns, so it takes a round trip. A host that does not answer takes
-    /// it as long as any TCP connection (two minutes and more: `net.ipv4.tcp_syn_retries`), and no timeout of this
-    /// library shortens that. Elsewhere the call returns at once.
+    /// The call connects the TCP stream before it returns, so it takes a round trip. If the host does not answer, the
+    /// call takes as long as any TCP connect (two minutes or more: `net.ipv4.tcp_syn_retries`), and no timeout of this
+    /// library shortens it. Elsewhere the call returns at once.
     ///
     /// # Errors
     ///
@@ -285,7 +285,7 @@ impl Resolved {
                 self.id.set_polled(true);
                 Ok(Connecting { id: self.id, pair, parameters: *parameters, depths, is_iwarp })
             }
-            // iWARP connects its TCP stream in this call, so it learns here that nobody listens.
+            // On iWARP this call connects the TCP stream, so it fails if nobody listens.
             Err(error) if error.errno() == libc::ECONNREFUSED => {
                 let cause = Cause::rejected(-libc::ECONNREFUSED, Vec::new());
                 Err(Failed { value: (self, pair), cause })
@@ -297,14 +297,14 @@ impl Resolved {
 
 /// An identifier that has asked the peer for a connection.
 ///
-/// Dropping it gives up at once. Without a deadline of the program, a host that does not answer is given up after more
-/// than a minute.
+/// Dropping it gives up at once. If the program sets no deadline, rdma_cm gives up on a host that does not answer after
+/// more than a minute.
 ///
 /// # iWARP
 ///
-/// A device for iWARP does not let go of a queue pair before the peer has answered, or for 10 s (Linux) if it does not.
-/// Until then the destroy of the pair waits, here and after a [`wait`](Self::wait) that gave up: drop such a pair where
-/// a thread may wait.
+/// An iWARP device holds the queue pair until the peer answers, or for 10 s (Linux) if the peer does not answer. Until
+/// then, destroying the pair blocks: when this value is dropped, and when the pair that comes back from a timed-out
+/// [`wait`](Self::wait) is dropped. Drop such a pair on a thread that may block.
 #[derive(Debug)]
 pub struct Connecting<B, T = ReliableConnection> {
     id: Identifier,
@@ -393,7 +393,7 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
     }
 }
 
-/// The lesser of this side's depth and the peer's.
+/// The smaller of this side's depth and the peer's.
 fn agreed(ours: ReadDepth, theirs: u8) -> ReadDepth {
     ours.min(ReadDepth::saturating(theirs.into()))
 }

@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 /// A queue pair in Ready To Send, connected to a peer by rdma_cm.
 ///
-/// Post on `pair`, as on any queue pair. When the peer disconnects or its process ends, only rdma_cm learns of it: the
-/// device goes on waiting for messages. So a program that waits for messages calls [`poll_end`](Self::poll_end) now and
-/// then, or has a thread that waits in [`wait_end`](Self::wait_end). When the connection has ended, either call moves
-/// the pair to Error, so that every request in flight comes back as flushed.
+/// Post on `pair`, as on any queue pair. When the peer disconnects or its process ends, only rdma_cm learns of that:
+/// the device keeps waiting for messages. So a program that waits for messages calls [`poll_end`](Self::poll_end) now
+/// and then, or has a thread that waits in [`wait_end`](Self::wait_end). When the connection has ended, either call
+/// moves the pair to Error, so that every request in flight comes back as flushed.
 ///
 /// Dropping it disconnects and destroys the pair.
 #[derive(Debug)]
@@ -39,8 +39,8 @@ pub struct Connection<B, T = ReliableConnection> {
 
 /// rdma_cm's part of a connection, its identifier. Dropping it disconnects, which tells the peer.
 ///
-/// A program that has moved the pair out of its [`Connection`] asks the link whether the connection has ended. Then it
-/// moves the pair to Error by itself.
+/// A program that has moved the pair out of its [`Connection`] asks the link whether the connection has ended. If it
+/// has, the program must move the pair to Error.
 #[derive(Debug)]
 #[doc(alias = "rdma_cm_id")]
 pub struct Link {
@@ -50,7 +50,7 @@ pub struct Link {
     advice: Option<Advice>,
 }
 
-/// How a connection ends without this side.
+/// How a connection ends if this side does not end it.
 #[derive(Clone, Debug)]
 enum End {
     Disconnected,
@@ -60,7 +60,7 @@ enum End {
 }
 
 impl End {
-    /// The same end as a cause.
+    /// The [`Cause`] for this end.
     fn cause(&self) -> Cause {
         match self {
             Self::Disconnected => Cause::Disconnected,
@@ -95,7 +95,7 @@ impl Link {
         self.id.raw.peer_address()
     }
 
-    /// The cause, if the connection has ended without this side.
+    /// Returns the cause if the connection has ended and this side did not end it.
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ impl Link {
     }
 
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
-        // After the end, this takes the events of other identifiers from the channel, and does not wait.
+        // After the end there is nothing to wait for. This only takes the events of other identifiers from the channel.
         let patience = if self.end.is_some() { Patience::None } else { patience };
         loop {
             let found = match next(&self.id, Phase::Connected, patience) {
@@ -133,8 +133,8 @@ impl Link {
         }
     }
 
-    /// The latest advice of rdma_cm about the network since the last call. [`poll_end`](Self::poll_end) and
-    /// [`wait_end`](Self::wait_end) find it.
+    /// Takes the latest advice of rdma_cm about the network, if any has arrived since the last call. Advice is read
+    /// from the channel by [`poll_end`](Self::poll_end) and [`wait_end`](Self::wait_end), so call one of them first.
     pub fn take_advice(&mut self) -> Option<Advice> {
         self.advice.take()
     }
@@ -157,7 +157,8 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
         self.link.peer_address()
     }
 
-    /// The cause, if the connection has ended without this side; the pair has been moved to Error then.
+    /// Returns the cause if the connection has ended and this side did not end it. The pair has then been moved to
+    /// Error.
     ///
     /// # Errors
     ///
@@ -178,14 +179,14 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
         let end = self.link.end_by(patience)?;
         if end.is_some() {
-            // This may fail: the device may have moved the pair by itself, or be gone.
+            // This may fail: the device may have moved the pair by itself, or the device may have been removed.
             let _ = self.pair.end_traffic();
         }
         Ok(end)
     }
 
-    /// The latest advice of rdma_cm about the network since the last call. [`poll_end`](Self::poll_end) and
-    /// [`wait_end`](Self::wait_end) find it.
+    /// Takes the latest advice of rdma_cm about the network, if any has arrived since the last call. Advice is read
+    /// from the channel by [`poll_end`](Self::poll_end) and [`wait_end`](Self::wait_end), so call one of them first.
     pub fn take_advice(&mut self) -> Option<Advice> {
         self.link.take_advice()
     }
@@ -220,8 +221,8 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
 /// A connection that this side has ended.
 ///
 /// rdma_cm keeps the number of the pair out of use for about a second, so that no late packet of this connection is
-/// taken for one of the next. A program that resets the pair and connects it again waits for the end of that time with
-/// [`wait_for_number`](Self::wait_for_number). A program that drops the pair need not wait.
+/// mistaken for a packet of the next connection. A program that resets the pair and connects it again waits for the end
+/// of that time with [`wait_for_number`](Self::wait_for_number). A program that drops the pair need not wait.
 #[derive(Debug)]
 pub struct Disconnected<B, T = ReliableConnection> {
     /// The queue pair: drain it to get every buffer back.

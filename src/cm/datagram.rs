@@ -1,4 +1,4 @@
-//! Datagrams: looking up the queue pair that takes those of a service, and the path to it.
+//! Datagrams: looking up the queue pair that receives the datagrams of a service, and the path to that pair.
 
 use super::channel::Identifier;
 use super::client::Resolved;
@@ -24,7 +24,7 @@ use std::time::Duration;
 impl Resolved<Datagrams> {
     /// Asks the peer which queue pair takes its datagrams.
     ///
-    /// `rdma_connect(3)`, which is a lookup for datagrams.
+    /// `rdma_connect(3)`, which does a lookup if the identifier is for datagrams.
     ///
     /// # Errors
     ///

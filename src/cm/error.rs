@@ -28,13 +28,13 @@ pub enum CmError {
     NoNodeGuid {
         /// The device.
         device: String,
-        /// The release of rdma-core that the librdmacm is of.
+        /// The rdma-core release of the installed librdmacm.
         release: u32,
     },
-    /// The device is one for iWARP, which has no datagrams.
+    /// The device is an iWARP device, and iWARP has no datagrams.
     #[error(transparent)]
     NotOnIwarp(NotOnIwarp),
-    /// The time was over.
+    /// The timeout passed.
     #[error("nothing happened within {0:?}")]
     TimedOut(Duration),
     /// The device was removed: drop what was made from it.
@@ -121,24 +121,24 @@ pub enum Cause {
     NoNodeGuid {
         /// The device.
         device: String,
-        /// The release of rdma-core that the librdmacm is of.
+        /// The rdma-core release of the installed librdmacm.
         release: u32,
     },
-    /// The device is one for iWARP, which has no datagrams.
+    /// The device is an iWARP device, and iWARP has no datagrams.
     #[error(transparent)]
     NotOnIwarp(NotOnIwarp),
-    /// The peer said no.
+    /// The peer rejected the connection.
     #[error("rejected: {reason} (see docs/failures.md#rejected)")]
     Rejected {
-        /// Why.
+        /// The reason that the peer gave.
         reason: RejectReason,
-        /// The private data that it sent with the rejection.
+        /// The private data that the peer sent with the rejection.
         data: PeerData,
     },
     /// No queue pair of the peer takes these datagrams.
     #[error("the peer gave no queue pair: {reason} (see docs/failures.md#not-served)")]
     NotServed {
-        /// Why.
+        /// The reason that the peer gave.
         reason: LookupReason,
         /// The private data that the peer sent with its answer.
         data: PeerData,
@@ -265,11 +265,11 @@ impl fmt::Display for LookupReason {
     }
 }
 
-/// A step that did not happen. The error gives back the objects that the step took.
+/// A step that failed. The error gives back the objects that the step took.
 pub struct Failed<T> {
     /// The objects that the step took, in their present state.
     pub value: T,
-    /// Why the step did not happen.
+    /// Why the step failed.
     pub cause: Cause,
 }
 

@@ -19,8 +19,8 @@
 //! that waits has a method `wait` with a timeout, and a method `poll` for event loops, which watch the
 //! [`Channel::readiness`].
 //!
-//! On iWARP the side that connects must send the first message, and the other side waits for it (RFC 5044). And each
-//! message needs a receive that is posted already.
+//! On iWARP the side that connects must send the first message, and the other side waits for it (RFC 5044). Each
+//! message also needs a receive that was posted before.
 //!
 //! # Examples
 //!
@@ -136,17 +136,16 @@ fn addresses(of: impl ToSocketAddrs) -> Result<Vec<SocketAddr>, CmError> {
     if found.is_empty() { Err(CmError::Name(io::ErrorKind::NotFound.into())) } else { Ok(found) }
 }
 
-/// Connects the pair to whoever listens at `address`. All of it takes at most `timeout`, except that resolving a name
-/// is the business of the system, and that on iWARP connecting the TCP stream takes its own time: see
-/// [`Resolved::connect`].
+/// Connects the pair to whoever listens at `address`. `timeout` limits the whole call, with two exceptions: the
+/// system's resolution of a host name, and on iWARP the connect of the TCP stream (see [`Resolved::connect`]).
 ///
 /// If the name has several addresses, the first one that rdma_cm can resolve is used. The peer reads `data` with
 /// [`Request::data`]. For other parameters, start with [`Idle`].
 ///
 /// # Errors
 ///
-/// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error. On iWARP, the destroy of a pair
-/// that was given up may wait: see [`Connecting`].
+/// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error. On iWARP, destroying a pair after
+/// a timeout may block: see [`Connecting`].
 pub fn connect<B: Brand, T: Reliable>(
     address: impl ToSocketAddrs,
     pair: QueuePair<B, Init, T>,
@@ -166,7 +165,8 @@ pub fn connect<B: Brand, T: Reliable>(
         .map_err(|failed| Failed { cause: of_all(failed.cause, timeout), ..failed })
 }
 
-/// The cause of a step that had what was left of `timeout`: the program knows only the whole.
+/// The cause of a step that ran with what remained of `timeout`. A timeout is reported as the whole `timeout`, which is
+/// what the program passed.
 fn of_all(cause: Cause, timeout: Duration) -> Cause {
     if matches!(cause, Cause::TimedOut(_)) { Cause::TimedOut(timeout) } else { cause }
 }
@@ -223,7 +223,8 @@ fn listen_by<K>(
     Err(last)
 }
 
-/// Looks up which queue pair takes the datagrams of the service at `address`. All of it takes at most `timeout`.
+/// Looks up which queue pair takes the datagrams of the service at `address`. The whole call takes at most `timeout`,
+/// except for the system's resolution of a host name.
 ///
 /// If the name has several addresses, the first one that rdma_cm can resolve is used. The peer reads `data` with
 /// [`Request::data`].
@@ -248,7 +249,7 @@ pub fn look_up(
 ///
 /// # Errors
 ///
-/// [`CmError`]: another program has the port, the address is none of this host, or it is that of an iWARP device.
+/// [`CmError`]: another program has the port, the address is not that of this host, or it belongs to an iWARP device.
 pub fn serve(context: &Context, address: impl ToSocketAddrs) -> Result<Listener<Datagrams>, CmError> {
     listen_by(context, address, Idle::for_datagrams)
 }
@@ -270,7 +271,7 @@ fn wrong_device(bound: &BoundDevice, found: String) -> Cause {
 /// Brings the pair to Ready To Send, with the attributes that rdma_cm gives.
 ///
 /// rdma_cm gives the read depths of the request even if this side agreed to less. So this function sets the agreed
-/// ones.
+/// depths.
 fn bring_up<B: Brand, T: Reliable>(
     id: &dyn RawId,
     pair: QueuePair<B, Init, T>,
@@ -292,18 +293,19 @@ fn bring_up<B: Brand, T: Reliable>(
         .map_err(|error| Failed { value: errored(error.queue_pair), cause: error.source.into() })
 }
 
-/// The pair of a step that failed, of which rdma_cm knew.
+/// The pair of a step that failed after rdma_cm was told of the pair.
 ///
-/// Elsewhere, nobody has moved it. An iWARP device moves it by itself, perhaps only after this side has read why the
-/// step failed: to Ready To Send, or to Error. It never leaves Error, so that is where it goes.
+/// Most devices leave the pair in Init. An iWARP device moves the pair by itself, to Ready To Send or to Error, and
+/// perhaps only after this side has read why the step failed. The device never moves a pair out of Error, so on iWARP
+/// this function moves the pair to Error.
 fn after_failure<B: Brand, T: Transport>(pair: QueuePair<B, Init, T>, is_iwarp: bool) -> AnyQueuePair<B, T> {
     if is_iwarp { errored(pair) } else { pair.into() }
 }
 
-/// A call that failed because of the peer's end, or for another reason.
+/// The cause of a call that failed: the end of the peer, or another reason.
 fn peer_gone(error: VerbError) -> Cause {
     match error.errno() {
-        // The last three are those of a TCP stream, on iWARP.
+        // On iWARP, the TCP stream returns the last three.
         libc::EINVAL | libc::ECONNRESET | libc::ENOTCONN | libc::EPIPE => Cause::PeerGone(error),
         _ => Cause::Call(error),
     }
@@ -323,7 +325,7 @@ fn not_for_iwarp(id: &Identifier) -> Result<(), Cause> {
     if is_iwarp { Err(Cause::NotOnIwarp(NotOnIwarp::OtherTransports)) } else { Ok(()) }
 }
 
-/// The pair in Error; or as it was, if it does not go there.
+/// Moves the pair to Error. If that fails, returns the pair in its old state.
 fn errored<B: Brand, S: State + GoesTo<Errored>, T: Transport>(pair: QueuePair<B, S, T>) -> AnyQueuePair<B, T> {
     pair.into_error().map_or_else(|error| error.queue_pair.into(), Into::into)
 }

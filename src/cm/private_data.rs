@@ -74,7 +74,7 @@ impl<const MAX: usize> PrivateData<MAX> {
         Ok(this)
     }
 
-    /// Puts a head of three bytes, which has the length, in front of the bytes.
+    /// Puts a header of three bytes, which contains the length, in front of the bytes.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Tries each length that a head may claim, with each number of bytes that may arrive.
+    /// Tries each length that a header may claim, with each number of bytes that may arrive.
     #[test]
     fn whatever_a_peer_claims_is_framed_within_what_arrived() {
         // Miri is slow: it runs the boundaries only.

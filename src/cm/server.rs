@@ -98,7 +98,7 @@ impl<K> Listener<K> {
     }
 
     fn take(&mut self, patience: Patience) -> Result<Option<Request<K>>, CmError> {
-        // Then no more comes. The look takes what has arrived for others on the channel.
+        // After a removal no request comes. This only takes the events of other identifiers from the channel.
         let patience = if self.is_removed { Patience::None } else { patience };
         loop {
             match next(&self.id, Phase::Listening, patience)? {
@@ -111,7 +111,7 @@ impl<K> Listener<K> {
                 Some((_, event)) => {
                     let Some(new) = event.request else { continue };
                     let id = Identifier::of_request(new, &self.id);
-                    // A request always has a device; one whose device has gone is as good as none.
+                    // A request always has a device. If the device was removed, ignore the request.
                     let Some(device) = id.raw.device() else { continue };
                     let Said { private_data, responder_resources, initiator_depth, .. } = event.said;
                     let asked = [responder_resources, initiator_depth].map(|depth| ReadDepth::saturating(depth.into()));
@@ -125,13 +125,13 @@ impl<K> Listener<K> {
 
 /// A request of a peer for a connection, or for the pair that takes its datagrams. Dropping it rejects the request.
 ///
-/// The peer may be gone by now; [`accept`](Request::accept) reports that.
+/// The peer may have ended in the meantime; [`accept`](Request::accept) reports that.
 #[derive(Debug)]
 pub struct Request<K = Connections> {
     pub(super) id: Identifier,
     pub(super) device: BoundDevice,
-    /// The depths that the peer asks for, as this side sees them: how many reads it is to serve, and how many it may
-    /// start.
+    /// The depths that the peer asks for, as this side sees them: how many reads this side is to serve, and how many it
+    /// may start.
     asked: [ReadDepth; 2],
     data: PeerData,
     kind: PhantomData<K>,
@@ -171,7 +171,7 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// The peer has gone already.
+    /// The peer has already ended.
     #[doc(alias = "rdma_reject")]
     pub fn reject(mut self, data: &RejectData) -> Result<(), VerbError> {
         self.id.raw.reject(data.as_bytes())

@@ -25,15 +25,15 @@ pub(super) enum Phase {
 /// The meaning of an event.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Ignore the event in this phase, and wait on.
+    /// Ignore the event in this phase, and keep waiting.
     Stay,
     /// The wait has ended with success.
     Done,
     /// The peer has answered: bring the queue pair up, then establish the connection.
     Respond,
-    /// Of a connection, which goes on: something of the network has changed.
+    /// The network below a connection has changed. The connection stays up.
     Advise(Advice),
-    /// The end of the identifier.
+    /// The identifier has ended.
     End(Cause),
 }
 
@@ -60,7 +60,7 @@ pub(super) fn step(phase: Phase, kind: Kind, status: i32, said: &mut Said) -> Ne
             let data = PeerData(std::mem::take(&mut said.private_data));
             Next::End(Cause::NotServed { reason: LookupReason(status), data })
         }
-        // Linux says so of a connection when the address of a neighbour changes.
+        // Linux reports this for a connection when the address of a neighbour changes.
         (Phase::Connected, Kind::UNREACHABLE) => Next::Advise(Advice::NeighbourChanged),
         (Phase::Connected, Kind::ADDR_CHANGE) => Next::Advise(Advice::AddressChanged),
         (Phase::Connecting | Phase::Accepting | Phase::LookingUp, Kind::UNREACHABLE) => {

@@ -39,8 +39,8 @@ pub(super) fn next(id: &Identifier, phase: Phase, patience: Patience) -> Result<
     }
 }
 
-/// Why a step failed: what the channel has by now to say of it, or else `cause`. A peer that ends makes the calls of
-/// this side fail before anybody has read the event of its end.
+/// Why a step failed: the cause that the identifier's next event gives, or `cause` if there is no event yet. When a
+/// peer ends, the calls of this side fail before anybody has read the event that reports the end.
 pub(super) fn why(id: &Identifier, phase: Phase, cause: Cause) -> Cause {
     match next(id, phase, Patience::None) {
         Ok(Some((Next::End(told), _))) => told,
@@ -48,13 +48,13 @@ pub(super) fn why(id: &Identifier, phase: Phase, cause: Cause) -> Cause {
     }
 }
 
-/// Why a pair that the device of an iWARP connection has connected is not in Ready To Send.
+/// Why a pair is not in Ready To Send, although its iWARP device has connected it.
 pub(super) fn why_not_adopted(id: &Identifier, phase: Phase, failure: TransitionFailure) -> Cause {
     why(
         id,
         phase,
         match failure {
-            // The stream has ended. The device moves the pair before rdma_cm has an event of that.
+            // The stream has ended. The device moves the pair before rdma_cm has an event that reports the end.
             TransitionFailure::Elsewhere { state: DeviceState::Error, .. } => Cause::Disconnected,
             failure => failure.into(),
         },

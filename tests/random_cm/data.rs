@@ -1,5 +1,5 @@
-//! Random and hostile bytes of peers: what one side says reaches the other as it was sent, and whatever reads it finds
-//! what it means or an error.
+//! Random and hostile private data: the bytes that one side sends reach the other unchanged, and each parser
+//! understands them or returns an error.
 
 use crate::model::arrived;
 use interlock::attributes::DatagramInitAttributes;
@@ -14,14 +14,14 @@ use std::net::SocketAddr;
 use support::random::fresh_seed;
 use support::{PATIENCE, Random, Side, address, context, on_hardware};
 
-/// The seed of a test: another one in each run, unless `INTERLOCK_SEED` repeats one.
+/// The seed of a test: a new one in each run, unless `INTERLOCK_SEED` sets it.
 fn seed() -> u64 {
     let seed = std::env::var("INTERLOCK_SEED").map_or_else(|_| fresh_seed(), |seed| seed.parse().expect("a number"));
     println!("INTERLOCK_SEED={seed}");
     seed
 }
 
-/// Up to `most` bytes: any, or such as begin like framed data or like a record.
+/// Up to `most` random bytes, some of which begin like framed data or like a record.
 fn hostile(random: &mut Random, most: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..random.below(most + 1)).map(|_| random.next() as u8).collect();
     let head: &[u8] = match random.below(4) {
@@ -31,7 +31,7 @@ fn hostile(random: &mut Random, most: usize) -> Vec<u8> {
         _ => b"",
     };
     bytes.iter_mut().zip(head).for_each(|(byte, head)| *byte = *head);
-    // Lengths near the true one are the likeliest to be taken for it.
+    // A parser is most likely to accept a wrong length that is close to the true one.
     let rest = bytes.len().saturating_sub(3);
     if random.one_in(2)
         && let Some(len) = bytes.get_mut(2)
@@ -41,7 +41,7 @@ fn hostile(random: &mut Random, most: usize) -> Vec<u8> {
     bytes
 }
 
-/// What framed data say, written without a look at the library: two letters, the length, and as many bytes.
+/// The content of framed data, parsed without the library: two letters, the length, and that many bytes.
 fn unframed(bytes: &[u8]) -> Option<&[u8]> {
     match bytes {
         [b'I', b'P', len, rest @ ..] if rest.len() >= usize::from(*len) => Some(&rest[..usize::from(*len)]),
@@ -49,7 +49,7 @@ fn unframed(bytes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The side that hears `got` gets what was `sent`, and reads it without harm.
+/// Checks that the data that arrived, `got`, are what was `sent`, and that the parsers handle them.
 fn check(sent: &[u8], got: &PeerData, limit: usize, is_iwarp: bool) {
     assert!(arrived(sent, got, limit, is_iwarp), "{sent:?} arrives as {got:?}");
     assert_eq!(got.framed(), unframed(got.padded()), "{got:?}");
@@ -58,7 +58,7 @@ fn check(sent: &[u8], got: &PeerData, limit: usize, is_iwarp: bool) {
     }
 }
 
-/// A parser says no, or has understood every byte.
+/// Checks that each parser refuses the bytes, or has understood every one of them.
 fn check_parsers(bytes: &[u8]) {
     for len in [24, 32, bytes.len()] {
         let Some(record) = bytes.get(..len) else { continue };
@@ -80,7 +80,7 @@ fn data<const MAX: usize>(random: &mut Random) -> (Vec<u8>, PrivateData<MAX>) {
     (bytes, data)
 }
 
-/// A pair in Init of the side, or of a new side.
+/// The side's pair in Init. If the side has none, it is replaced by a new side.
 fn pair_of(side: &mut Side<Checked>, context: &Context) -> QueuePair<Checked, Init> {
     if side.pair.is_none() {
         *side = Side::new(context.checked_domain().unwrap());

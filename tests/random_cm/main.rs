@@ -1,10 +1,10 @@
-//! Random histories of identifiers of rdma_cm, each checked against a small model of what may become of them; and
-//! random bytes of peers.
+//! Random histories of identifiers of rdma_cm, each checked against a small model of the possible outcomes; and random
+//! private data.
 //!
 //! A history has up to two listeners and many clients on one device. At any step a value may be used, dropped or
-//! forgotten. The soft device is stepped by hand and told to fail, so that a seed gives the same history with the same
-//! outcome each time; other devices do without faults. `INTERLOCK_SEED=<number>` repeats one history. A history that
-//! fails is reduced, and printed with its seed.
+//! forgotten. The soft device is stepped by hand and gets injected faults, so that a seed gives the same history with
+//! the same outcome each time. Other devices get no faults. `INTERLOCK_SEED=<number>` repeats one history. A history
+//! that fails is reduced, and printed with its seed.
 #![cfg(feature = "cm")]
 
 mod data;
@@ -20,10 +20,11 @@ use world::{CALLS, World};
 
 /// The time limit of the search for a small history that fails.
 const SEARCH: Duration = Duration::from_secs(60);
-/// The place of a step says in which lane it happens, and which of the values there it takes.
+/// The place of a step says in which lane it happens, and which of the values in that lane it takes.
 const PLACES: usize = 4 * world::LANES;
 
-/// What the histories on the soft device come to, all together: a model that nothing tests would allow anything.
+/// The outcomes that the histories on the soft device must reach, all together. Without this check, histories that test
+/// nothing would pass.
 const OUTCOMES: [&str; 22] = [
     "accept: a call failed",
     "accept: the peer has gone",
@@ -64,7 +65,7 @@ fn every_history_is_one_that_the_model_allows() {
         Err(_) => 0..count,
     };
     let strategy = programs(&CALLS, PLACES, most);
-    // Messages of another device arrive at any time, so a reduced history may fail for another reason.
+    // On a device that is not stepped, messages arrive at any time, so a reduced history may fail for another reason.
     let search = if is_slow || cfg!(miri) { Duration::ZERO } else { SEARCH };
     let seen = RefCell::new(BTreeSet::new());
     for seed in seeds {

@@ -1,60 +1,60 @@
-//! What may become of an attempt to connect: pure rules, without a device.
+//! The possible outcomes of an attempt to connect: pure rules, without a device.
 //!
-//! The model knows what the two programs did, and not which message is under way. So a look may find several outcomes
-//! while messages travel. Once everything has arrived ([`Moment::is_settled`]), a look that finds nothing is wrong if
-//! something is owed.
+//! The model knows what the two programs did, but not which messages are in flight. So it allows several outcomes of a
+//! poll while messages may be in flight. Once every message has arrived ([`Moment::is_settled`]), a poll that finds
+//! nothing is wrong if the model says that an event must come.
 
 use interlock::cm::{Cause, PeerData, RejectReason};
 use interlock::soft::Verb;
 use std::time::Duration;
 
-/// After this time a side gives up that heard nothing: 16 times 4.856 s.
+/// A side that hears nothing gives up after this time: 16 times 4.856 s.
 pub(crate) const SILENCE: Duration = Duration::from_secs(77);
-/// How long the number of a queue pair rests.
+/// How long the number of a queue pair must not be used after a connection.
 pub(crate) const REST: Duration = Duration::from_millis(1050);
 
-/// When a look happens.
+/// The state of the world at a poll or a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) now: Duration,
-    /// Every message has arrived. Never so on a device that is not stepped.
+    /// Every message has arrived. Always false on a device that is not stepped.
     pub(crate) is_settled: bool,
     pub(crate) is_removed: bool,
     pub(crate) is_iwarp: bool,
     pub(crate) is_stepped: bool,
-    /// The call of rdma_cm that fails if the look makes it.
+    /// The call of rdma_cm that a fault makes fail, if this call is made.
     pub(crate) fails: Option<Verb>,
 }
 
-/// The side that asked.
+/// The state of the side that connects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Client {
     /// Its program holds a `Connecting`.
     Asking,
     /// Its program holds a `Connection`.
     Connected,
-    /// Gave up before it was connected, which it told the other side.
+    /// Gave up before it was connected, and told the other side.
     Gone,
     /// Ended a connection.
     Left,
-    /// Failed by an event, and had nothing more to tell.
+    /// Failed because of an event, and sent nothing afterwards.
     Dead,
     /// Ended, and perhaps told the other side.
     Unsure,
-    /// Its process ended, as a fault of the device has it.
+    /// A fault makes its process vanish: it sends and receives no messages.
     Vanished,
-    /// Its program forgot the value: nobody looks, and nothing ends.
+    /// Its program forgot the value: nobody polls it, and nobody ends it.
     Forgotten,
 }
 
-/// The side that was asked.
+/// The state of the side that listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Server {
     /// No program has seen the request.
     Unasked,
     /// Its program holds a `Request`.
     Asked,
-    /// Said no, with these data.
+    /// Rejected the request, with these data.
     Refused(Vec<u8>),
     /// Its program holds an `Accepting`.
     Accepted,
@@ -67,7 +67,7 @@ pub(crate) enum Server {
     Forgotten,
 }
 
-/// What the server said when it accepted.
+/// What the server sent when it accepted.
 #[derive(Clone, Debug)]
 pub(crate) struct Yes {
     pub(crate) at: Duration,
@@ -85,7 +85,7 @@ pub(crate) struct Attempt {
     pub(crate) listener: Option<usize>,
     /// The first sending of the request was lost.
     pub(crate) is_lost: bool,
-    /// Its host did not answer for so long that it has been given up.
+    /// The listener's host never answers, so rdma_cm gives the attempt up.
     pub(crate) is_given_up: bool,
     /// The request has certainly reached its listener.
     pub(crate) is_delivered: bool,
@@ -98,15 +98,15 @@ pub(crate) struct Attempt {
     pub(crate) is_established: bool,
     /// The server's program has told rdma_cm that a message arrived.
     pub(crate) is_told: bool,
-    /// The end of the connection certainly reaches the client, the server.
+    /// Whether the end of the connection certainly reaches the client and the server.
     pub(crate) owed_end: [bool; 2],
 }
 
-/// What a look at a side that waits found.
+/// What a poll of a side that waits found.
 #[derive(Debug)]
 pub(crate) enum Found<'a> {
     Nothing,
-    /// A connection, and what the peer said.
+    /// A connection, with the private data of the peer.
     Connected(&'a PeerData),
     Failed(&'a Cause),
 }
@@ -119,12 +119,12 @@ pub(crate) fn arrived(sent: &[u8], got: &PeerData, limit: usize, is_iwarp: bool)
 }
 
 impl Moment {
-    /// Whether the cause is the call that was to fail, and nothing else.
+    /// Whether the cause is the failure that a fault injected.
     fn is_failed_call(&self, cause: &Cause) -> bool {
         self.fails.is_some() && matches!(cause, Cause::Call(error) if error.errno() == libc::ENOMEM)
     }
 
-    /// Whether a look that has nothing to find yet fails.
+    /// Whether a poll fails if no event has arrived yet.
     fn must_fail(&self) -> bool {
         self.fails == Some(Verb::RdmaGetCmEvent)
     }
@@ -139,7 +139,7 @@ impl Attempt {
         matches!(self.server, Server::Gone | Server::Vanished | Server::Unsure | Server::Left)
     }
 
-    /// Whether a reject of the client is right.
+    /// Whether the client may be rejected with this reason and these data.
     fn may_be_rejected(&self, reason: RejectReason, data: &PeerData, at: &Moment) -> bool {
         let no_data = data.padded().iter().all(|byte| *byte == 0);
         let is_refused = match &self.server {
@@ -155,13 +155,13 @@ impl Attempt {
         }
     }
 
-    /// Whether something that a look of the client must find is on its way or there.
+    /// Whether an event that a poll of the client must find is in flight or has arrived.
     pub(crate) fn owes_client(&self) -> bool {
         let is_refused = matches!(self.server, Server::Refused(_)) || self.may_find_nobody;
         self.yes.is_some() || self.is_given_up || is_refused && !self.is_lost
     }
 
-    /// Whether the client may find this.
+    /// Whether a poll of the client may find this.
     pub(crate) fn client_may_find(&self, found: &Found<'_>, at: &Moment) -> bool {
         match found {
             Found::Nothing if at.must_fail() => false,
@@ -184,7 +184,7 @@ impl Attempt {
         }
     }
 
-    /// Whether the client's pair is still as it went in, when the client fails.
+    /// Whether the pair of a client that fails is unchanged.
     pub(crate) fn client_has_done_nothing(&self) -> bool {
         self.yes.is_none()
     }
@@ -193,7 +193,7 @@ impl Attempt {
         matches!(self.client, Client::Gone | Client::Vanished)
     }
 
-    /// Whether an accept or a reject may end so.
+    /// Whether an accept or a reject may have this result.
     pub(crate) fn answer_may_end(&self, failed: Option<&Cause>, calls: &[Verb], at: &Moment) -> bool {
         let must_fail = at.fails.is_some_and(|verb| calls.contains(&verb));
         match failed {
@@ -207,7 +207,7 @@ impl Attempt {
         }
     }
 
-    /// Whether something that a look of the server must find is on its way or there.
+    /// Whether an event that a poll of the server must find is in flight or has arrived.
     pub(crate) fn owes_server(&self) -> bool {
         self.is_established || self.is_told || self.client == Client::Gone
     }
@@ -239,7 +239,7 @@ impl Attempt {
         }
     }
 
-    /// Whether a connection may have ended so. `side` is 0 for the client, 1 for the server.
+    /// Whether a poll of a connection may find this end. `side` is 0 for the client, 1 for the server.
     pub(crate) fn connection_may_find(&self, side: usize, end: Option<&Cause>, at: &Moment) -> bool {
         let has_ended = match side {
             0 => self.server_has_ended(),

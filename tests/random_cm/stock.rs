@@ -1,4 +1,4 @@
-//! The queue pairs and the buffers of a history, so that none is lost and none comes back twice.
+//! The queue pairs and the buffers of a history, which checks that none is lost and none comes back twice.
 
 use interlock::state::DeviceState;
 use interlock::{AnyQueuePair, Buffer, Checked, CompletionQueue, Context, Init, Limits, Poller};
@@ -20,10 +20,10 @@ pub(crate) struct Stock {
     pairs: Vec<QueuePair<Checked, Init>>,
     here: Vec<Buffer<Checked>>,
     away: HashSet<usize>,
-    /// How many buffers may stay away: those of pairs that the program forgot, or that a removed device did not
-    /// destroy.
+    /// How many buffers may be missing at the end: those of pairs that the program forgot, or that a removed device did
+    /// not destroy.
     pub(crate) lost: usize,
-    /// Messages that have arrived, and that nobody has looked at.
+    /// Messages that have arrived, and that no step has checked.
     pub(crate) arrived: Vec<Vec<u8>>,
     /// How many sends have succeeded.
     pub(crate) sent: usize,
@@ -59,7 +59,7 @@ impl Stock {
         self.here.push(buffer);
     }
 
-    /// A pair in Init with a receive posted; `None` if there are too many pairs, or the device is gone.
+    /// A pair in Init with a receive posted; `None` if there are too many pairs, or the device was removed.
     pub(crate) fn pair(&mut self, is_removed: bool) -> Option<QueuePair<Checked, Init>> {
         if let Some(pair) = self.pairs.pop() {
             return Some(pair);

@@ -20,7 +20,7 @@ use support::{PATIENCE, Random, address};
 /// What a step does. A step that finds no value of the kind that it needs does nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call {
-    /// Takes a value on, on its way to a connection.
+    /// Advances a value by a step on its way to a connection.
     Go,
     /// Lets every message arrive.
     Settle,
@@ -40,7 +40,7 @@ pub(crate) enum Call {
     WaitForNumber,
     Reject,
     MessageArrived,
-    /// Waits with a timeout that is over at once.
+    /// Waits with a timeout of zero.
     GiveUp,
     SetOptions,
     Bind,
@@ -102,20 +102,21 @@ impl Goal {
     }
 }
 
-/// What the programs of a history hold. The number of a listener and of an attempt names it in the model.
+/// A value that a program of a history holds. The model knows listeners and attempts by their numbers.
 #[derive(Debug)]
 enum Value {
-    /// It may have a port already.
+    /// The last member says that the identifier may already have a port.
     Idle(Idle, bool),
     Bound(Bound),
     Listener(Listener, usize),
-    /// Since then. The last member says that a look has found the address, so that the next finds the route.
+    /// With the time when it began. The last member says that a poll has found the address, so that the next one finds
+    /// the route.
     Resolving(Resolving, Goal, Duration, bool),
     Resolved(Resolved, Goal),
     Connecting(Connecting<Checked>, usize),
     Request(Request, usize),
     Accepting(Accepting<Checked>, usize),
-    /// The side is 0 for the client. The last member says whether its end was seen.
+    /// The side is 0 for the client. The last member says whether the end of the connection was seen.
     Connection(Connection<Checked>, usize, usize, bool),
     Disconnected(Disconnected<Checked>, usize, usize, Duration),
 }
@@ -126,8 +127,8 @@ pub(crate) struct World {
     own: IpAddr,
     fabric: Option<Fabric>,
     channels: Vec<Channel>,
-    /// The values, each with its lane: what a step does in one lane changes no other, so that a history stays the same
-    /// without the steps of other lanes.
+    /// The values, each with its lane. A step changes only its own lane, so that a lane's history stays the same if the
+    /// steps of other lanes are removed.
     values: Vec<(usize, Value)>,
     /// The lane of the current step.
     lane: usize,
@@ -135,15 +136,15 @@ pub(crate) struct World {
     lanes: Vec<usize>,
     stock: Stock,
     attempts: Vec<Attempt>,
-    /// The addresses of the listeners, and whether they are there. One that was forgotten is there for ever.
+    /// The addresses of the listeners, and whether each still listens. A listener that was forgotten listens for ever.
     listeners: Vec<(SocketAddr, bool)>,
-    /// How many identifiers were forgotten, and how many more they may have brought.
+    /// How many identifiers were forgotten, and how many more may have come to them with requests.
     forgotten: [usize; 2],
     start: Instant,
     now: Duration,
     is_settled: bool,
     is_removed: bool,
-    /// A connection may have an event that ends nothing. A look that finds it does not fail.
+    /// A connection may have an event that does not end it. A poll that finds this event does not fail.
     has_advice: bool,
     /// The outcomes that were seen.
     seen: BTreeSet<String>,
@@ -152,7 +153,7 @@ pub(crate) struct World {
 /// How many lanes a history has.
 pub(crate) const LANES: usize = 5;
 
-/// The lane of a listener. There are two.
+/// The lane of a listener. There are two such lanes.
 fn of_listener(number: usize) -> usize {
     LANES + number % 2
 }
@@ -201,7 +202,8 @@ impl World {
         }
     }
 
-    /// Makes the next call of one of these verbs fail, sometimes, on a stepped device. Then [`heal`](Self::heal).
+    /// On a stepped device, sometimes makes the next call of one of these verbs fail. Call [`heal`](Self::heal)
+    /// afterwards.
     fn fail_one(&self, random: &mut Random, verbs: &[Verb]) -> Option<Verb> {
         let fabric = self.fabric.as_ref().filter(|_| !self.is_removed && random.one_in(14))?;
         let verb = verbs[random.below(verbs.len())];
@@ -209,14 +211,14 @@ impl World {
         Some(verb)
     }
 
-    /// Makes something go wrong with the next call, sometimes, on a stepped device. Then [`heal`](Self::heal).
+    /// On a stepped device, sometimes injects a fault into the next call. Call [`heal`](Self::heal) afterwards.
     fn spoil(&self, random: &mut Random, fault: Fault) -> bool {
         let Some(fabric) = self.fabric.as_ref().filter(|_| !self.is_removed && random.one_in(10)) else { return false };
         fabric.inject(fault);
         true
     }
 
-    /// Ends the faults that did not happen.
+    /// Withdraws the faults that have not happened.
     fn heal(&self) {
         if let Some(fabric) = self.fabric.as_ref().filter(|_| !self.is_removed) {
             fabric.heal();
@@ -236,7 +238,7 @@ impl World {
         }
     }
 
-    /// Notes that a look or a call of `who` ended so.
+    /// Notes the outcome of a poll or a call of `who`.
     fn note(&mut self, who: &str, outcome: &str) {
         self.seen.insert(format!("{who}: {outcome}"));
     }
@@ -255,7 +257,7 @@ impl World {
         self.values.push((lane, value));
     }
 
-    /// Takes one of the values of the lane that fit out of the world.
+    /// Removes one of the lane's values that fit, and returns it.
     fn pick(&mut self, place: usize, fits: impl Fn(&Value) -> bool) -> Option<Value> {
         let is_it = |index: &usize| self.values[*index].0 == self.lane && fits(&self.values[*index].1);
         let fitting: Vec<usize> = (0..self.values.len()).filter(is_it).collect();
@@ -394,7 +396,7 @@ impl World {
                 }
             }
         }
-        // A poller of a removed device fails for good.
+        // After a removal, each poll of the device's poller fails.
         if !self.is_removed {
             self.stock.poll();
         }
@@ -500,7 +502,7 @@ impl World {
         }
     }
 
-    /// Takes on a value of the lane, or begins one.
+    /// Advances a value of the lane, or begins a new one.
     fn go_on(&mut self, random: &mut Random, place: usize, waits: bool) {
         match self.pick(place, |_| true) {
             Some(value) => self.go(random, value, waits),
@@ -508,7 +510,8 @@ impl World {
         }
     }
 
-    /// Takes a value on. If `waits`, waits on another device for what the model says is owed.
+    /// Advances a value. If `waits`, and the device is not stepped, waits for an event that must come according to the
+    /// model.
     fn go(&mut self, random: &mut Random, value: Value, waits: bool) {
         match value {
             Value::Idle(idle, has_port) => self.resolve(random, idle, has_port),
@@ -573,7 +576,8 @@ impl World {
         let verbs = [Verb::RdmaGetCmEvent, Verb::RdmaResolveRoute];
         let fails = self.fail_one(random, &verbs);
         let at = self.moment(fails);
-        // A look that finds the address, which another look took from the channel, does not fail.
+        // If another poll has already taken the event of the address from the channel, this poll finds it and does not
+        // fail.
         let is_bare = has_address || matches!(goal, Goal::Nowhere(_));
         let must = fails == Some(Verb::RdmaGetCmEvent) && is_bare;
         let is_late = at.now.saturating_sub(since) >= TIMEOUT;
@@ -587,7 +591,7 @@ impl World {
             Ok(Progress::Pending(resolving)) => {
                 let is_owed = if matches!(goal, Goal::Nowhere(_)) { is_late } else { has_address };
                 assert!(!(must || at.is_settled && is_owed), "{goal:?} is not resolved");
-                // Its route is to be resolved now.
+                // The route is being resolved now.
                 self.is_settled = false;
                 self.keep(Value::Resolving(resolving, goal, since, has_address || at.is_settled));
             }
@@ -621,7 +625,7 @@ impl World {
         let (bytes, data) = said(random, number, ConnectData::raw, ConnectData::framed, 56);
         let (depths, parameters) = parameters(random);
         let fails = self.fail_one(random, &[Verb::RdmaConnect]);
-        // Only the request of this attempt is to be hit.
+        // The fault must hit only the request of this attempt, so all earlier messages arrive first.
         let is_hit = fails.is_none() && random.one_in(8) && self.fabric.is_some() && !self.is_removed;
         if is_hit {
             self.settle();
@@ -741,7 +745,7 @@ impl World {
         if attempt.client == Client::Vanished {
             return;
         }
-        // It may have ended already, by an event that nobody took.
+        // The client may have ended already, by an event that nobody took.
         let is_known_alive = now < attempt.at + Duration::from_secs(70)
             && matches!(attempt.server, Server::Unasked | Server::Asked | Server::Accepted | Server::Connected);
         let is_nobody = attempt.may_find_nobody;
@@ -780,7 +784,7 @@ impl World {
             Err(error) => panic!("{error}"),
         }
         if at.is_removed {
-            // The listener has ended, or its requests come first.
+            // The device was removed: drop the listener, with any requests that have not been taken.
             return self.drop_value(Value::Listener(listener, number));
         }
         self.keep(Value::Listener(listener, number));
@@ -835,7 +839,7 @@ impl World {
             }
         };
         assert!(is_right, "the reject of\n{attempt:#?}\nends with {result:?} at\n{at:#?}");
-        // What is dropped after a reject that failed says no without data.
+        // If the reject failed, the drop of the request rejects it without data.
         attempt.server = Server::Refused(if result.is_ok() { bytes } else { Vec::new() });
         self.is_settled = false;
     }
@@ -902,7 +906,7 @@ impl World {
         self.keep(Value::Connection(connection, number, side, has_ended));
     }
 
-    /// One side of a connection leaves it. If it is not dropped, it also tells a peer that is not connected yet.
+    /// One side of a connection leaves it. Notes whether the other side is certain to learn of that.
     fn leave(&mut self, number: usize, side: usize) {
         let attempt = &mut self.attempts[number];
         let both = attempt.is_established && matches!(attempt.server, Server::Connected | Server::Accepted);
@@ -946,7 +950,7 @@ impl World {
         self.keep(Value::Disconnected(disconnected, number, side, since));
     }
 
-    /// Sends a message to the other end, if that is here and neither end has ended.
+    /// Sends a message to the other end, if the history holds that end and neither end has ended.
     fn talk(&mut self, random: &mut Random, value: Value) {
         let Value::Connection(mut one, number, side, has_ended) = value else { return };
         let is_other = |value: &Value| matches!(value, Value::Connection(_, of, at, _) if *of == number && *at != side);
@@ -975,7 +979,7 @@ impl World {
         self.keep(Value::Connection(other, number, other_side, other_ended));
     }
 
-    /// Both sides have the smaller depths. Soft iWARP has its own idea of them.
+    /// Checks that the pair has the smaller depths. Soft iWARP reports other ones.
     fn check_depths(&self, number: usize, side: usize, connection: &Connection<Checked>) {
         if !self.context.is_iwarp() {
             let found = connection.pair.query().unwrap();
@@ -985,7 +989,7 @@ impl World {
         }
     }
 
-    /// Waits with a timeout that is over: what waits ends, and a pair comes back.
+    /// Waits with a timeout of zero: the value ends, and its pair comes back.
     fn give_up(&mut self, value: Value) {
         match value {
             Value::Connecting(connecting, number) => {
@@ -1058,7 +1062,7 @@ impl World {
             return;
         }
         let is_alive = attempt.yes.as_ref().is_some_and(|yes| now < yes.at + Duration::from_secs(70));
-        // Its client may have connected, or ended, without its knowing.
+        // The client may have connected or ended without the server knowing it.
         let is_alone = attempt.client == Client::Asking && !attempt.is_told;
         attempt.server = if is_alive && is_alone && !self.is_removed { Server::Gone } else { Server::Unsure };
         self.is_settled = false;

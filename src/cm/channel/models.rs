@@ -1,7 +1,7 @@
-//! Every interleaving of threads that wait, look and end on one channel, over a kernel that holds no descriptor.
+//! Models of threads that wait, poll and end identifiers on one channel. Loom runs their interleavings.
 //!
-//! The inbox is the real one. What it sleeps on is not: the kernel here has the events of the channel and the wakers,
-//! and a thread that nobody wakes is a deadlock, which loom reports.
+//! The inbox is the real one. The kernel is a model without descriptors: it holds the events of the channel, and the
+//! wakers. If nobody wakes a thread, loom reports a deadlock.
 #![cfg_attr(not(test), allow(dead_code, reason = "only the models have such a kernel"))]
 
 use super::{RawChannel, VerbError};
@@ -11,7 +11,7 @@ use std::io;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-/// The events of the channel and the wakers. Each step is one, as it is in the kernel.
+/// The model of the kernel: the events of the channel, and the wakers. Each change is atomic, as in the real kernel.
 struct Kernel {
     state: Mutex<State>,
     changed: Condvar,
@@ -19,14 +19,14 @@ struct Kernel {
 
 #[derive(Default)]
 struct State {
-    /// Whose events are to be taken, the oldest first.
+    /// The keys of the identifiers whose events wait, oldest first.
     events: VecDeque<u64>,
     woken: HashSet<usize>,
     wakers: usize,
 }
 
 loom::lazy_static! {
-    /// A new one for each interleaving.
+    /// Loom makes a new kernel for each interleaving.
     static ref KERNEL: Kernel = Kernel { state: Mutex::new(State::default()), changed: Condvar::new() };
 }
 
@@ -72,7 +72,7 @@ pub(super) fn descriptor(_: &dyn RawChannel) -> Descriptor {
     Descriptor::Channel
 }
 
-/// Sleeps until one of them is readable. Time does not pass.
+/// Sleeps until one of the descriptors is readable. It ignores the timeout.
 pub(super) fn until_readable(descriptors: [Descriptor; 2], _: Duration) -> io::Result<bool> {
     let mut state = lock(&KERNEL.state);
     let is_readable = |state: &State| {
@@ -96,7 +96,7 @@ mod tests {
     use std::os::fd::RawFd;
     use std::sync::Arc;
 
-    /// A channel whose events the kernel has.
+    /// A channel that takes its events from `KERNEL`.
     #[derive(Debug)]
     struct Events;
 
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(event.map(|event| event.key), Some(key));
     }
 
-    /// Runs the threads beside the events `arriving`, in every order. A thread is interrupted `bound` times at most.
+    /// Runs the threads while the events of `arriving` come in, in every order with at most `bound` preemptions.
     fn model<const N: usize>(bound: usize, doings: [fn(&Inbox); N], arriving: &'static [u64]) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(bound);
@@ -165,7 +165,8 @@ mod tests {
         });
     }
 
-    /// One of two sleeps on the descriptor. Whichever event comes first, the other thread sleeps on when it has left.
+    /// One of the two threads sleeps on the descriptor. Whichever event arrives first, the other thread still gets its
+    /// event after the first one has returned.
     #[test]
     fn no_event_is_slept_over() {
         model(3, [|inbox| wait(inbox, ONE), |inbox| wait(inbox, OTHER)], &[OTHER, ONE]);
@@ -196,7 +197,8 @@ mod tests {
         );
     }
 
-    /// The loop sleeps on the channel and on its own waker. Another thread may take its event out of the channel first.
+    /// The loop sleeps on the channel and on its own waker. Another thread may take the loop's event out of the channel
+    /// first.
     #[test]
     fn no_event_loop_sleeps_over_an_event() {
         fn watch(inbox: &Inbox) {
@@ -209,7 +211,7 @@ mod tests {
         model(3, [watch, |inbox| drop(inbox.poll(OTHER).unwrap())], &[ONE]);
     }
 
-    /// Nothing is left to be told when every event was taken, so that a loop does not spin.
+    /// Once every event was taken, the waker of the loop is not readable, so the loop does not spin.
     #[test]
     fn no_event_loop_is_told_of_nothing() {
         let mut builder = loom::model::Builder::new();

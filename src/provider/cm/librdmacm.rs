@@ -1,14 +1,16 @@
 //! rdma_cm through librdmacm.
 //!
 //! librdmacm has tables that all channels and identifiers of the process share, with a lock around insertion and none
-//! around removal. It also touches an identifier after the last acknowledgement has let the destroy of that identifier
-//! go on. So one lock of ours ([`LIBRARY`]) is held while an identifier is made or destroyed, while an event is taken,
-//! while members are read that taking an event writes, and in calls that write these members themselves.
+//! around removal. When the last event of an identifier is acknowledged, a destroy that waited for it continues, but
+//! librdmacm touches the identifier once more after that. So one lock of ours ([`LIBRARY`]) is held in five cases:
+//! while an identifier is made, while one is destroyed, while an event is taken, while members are read that are
+//! written when an event is taken, and in calls that write these members.
 //!
-//! Nothing may wait for long under that lock. One call would: on iWARP, the destroy of an identifier whose connect or
-//! accept the peer has not answered waits for that answer, ten seconds or for as long as the peer likes. Such an
-//! identifier [departs](Departing) instead: whoever takes its next event destroys it. When the program has
-//! dropped the channel, that is a [thread](reap) of this library, which ends with the last such identifier.
+//! Nothing may block for long under that lock. One call would: on iWARP, `rdma_destroy_id` waits until the peer has
+//! answered the connect or accept of the identifier, which may take ten seconds or as long as the peer likes. So such
+//! an identifier becomes a [departing](Departing) one: whoever takes its next event destroys it. If the program has
+//! dropped the channel, a [thread](reap) of this library takes the event. The thread ends with the last such
+//! identifier.
 #![allow(unsafe_code, reason = "calls librdmacm")]
 
 use super::{
@@ -54,8 +56,8 @@ fn millis(timeout: Duration) -> i32 {
 /// that has no node GUID.
 const TAKES_NO_GUID: u32 = 56;
 
-/// The release of rdma-core that this process uses, by the name of the file that is mapped: librdmacm has no call that
-/// tells it. If that name does not say it, the release that the program was built with.
+/// The rdma-core release that this process uses. It is read from the name of the mapped file, since librdmacm has no
+/// call that returns it. If the name does not contain it, this is the release that the program was built with.
 fn release() -> u32 {
     static RELEASE: OnceLock<u32> = OnceLock::new();
     *RELEASE.get_or_init(|| {
@@ -71,7 +73,7 @@ fn release_of(version: &str) -> Option<u32> {
     version.split('.').nth(2)?.trim().parse().ok()
 }
 
-/// Refuses devices that would end the process.
+/// Refuses devices with which librdmacm would end the process.
 fn check_devices(release: u32, devices: impl FnOnce() -> Vec<Listed>) -> Result<(), OpenFailure> {
     if release >= TAKES_NO_GUID {
         return Ok(());
@@ -96,8 +98,8 @@ impl Drop for Handle {
 }
 
 impl Handle {
-    /// Takes an event, if there is one, lets `read` see it, and acknowledges it. Then destroys its identifier, if that
-    /// is a departing one.
+    /// Takes an event, if there is one, passes it to `read`, and acknowledges it. Then destroys the identifier of the
+    /// event if it is a departing one.
     fn take<R>(
         &self,
         departing: &Mutex<Vec<Departing>>,
@@ -110,24 +112,26 @@ impl Handle {
             let error = last_error("rdma_get_cm_event");
             return if matches!(error.errno(), libc::EAGAIN | libc::EINTR) { Ok(None) } else { Err(error) };
         }
-        // SAFETY: an event that was taken and not acknowledged is there, as are the identifiers that it names.
+        // SAFETY: the event is not acknowledged yet, so the event and the identifiers that it names are alive.
         let event = unsafe { *taken };
         let seen = read(&event);
-        // SAFETY: taken just now, and not used afterwards.
+        // SAFETY: the event was taken just now, and is not used afterwards.
         let acknowledged = checked("rdma_ack_cm_event", unsafe { sys::rdma_ack_cm_event(taken) });
         let mut departing = lock(departing);
         if let Some(at) = departing.iter().position(|Departing(id)| id.0.as_ptr() == event.id) {
-            // SAFETY: alive, and of this list alone, which it has just left (1 of `Departing`); the lock is held.
+            // SAFETY: the identifier is alive, and only its entry of the list, removed just now, owned it (1 of
+            // `Departing`). The lock is held.
             unsafe { destroy(departing.swap_remove(at).0) };
         }
         drop(departing);
-        // Before what was seen may be dropped: a new identifier in it takes the lock for its end.
+        // The lock must be released before `seen` may be dropped: a new identifier in `seen` takes the lock when it is
+        // dropped.
         drop(library);
         acknowledged.map(|()| Some(seen))
     }
 }
 
-/// An identifier that nobody has any more, until its next event.
+/// An identifier that the program has dropped, and that is destroyed after its next event.
 ///
 /// # Invariants
 ///
@@ -173,7 +177,7 @@ impl Drop for Channel {
     }
 }
 
-/// A channel that the program has dropped, with what departs.
+/// A channel that the program has dropped, with its departing identifiers.
 struct Orphan {
     handle: Arc<Handle>,
     departing: Mutex<Vec<Departing>>,
@@ -187,17 +191,17 @@ impl Orphan {
     }
 }
 
-/// Channels that the program has dropped, with identifiers whose destroy would still wait. Locked before [`LIBRARY`].
+/// Channels that the program has dropped while they had departing identifiers. Lock order: this before [`LIBRARY`].
 static ORPHANS: Mutex<Orphans> = Mutex::new(Orphans { channels: Vec::new(), are_looked_after: false });
 
 struct Orphans {
     channels: Vec<Orphan>,
-    /// The thread is there.
+    /// The thread is running.
     are_looked_after: bool,
 }
 
-/// Starts the thread that looks after orphans, if there are any and it is not there. If the system has no thread left,
-/// the next channel that is opened or dropped tries again.
+/// Starts the thread that looks after orphans, if there are orphans and the thread is not running. If the system has no
+/// thread left, the next open or drop of a channel tries again.
 fn look_after_orphans() {
     let mut orphans = lock(&ORPHANS);
     if !orphans.channels.is_empty() && !orphans.are_looked_after {
@@ -206,10 +210,10 @@ fn look_after_orphans() {
     }
 }
 
-/// How long the thread sleeps between two looks: at first, and at most.
+/// How long the thread sleeps between two checks of the channels: the shortest and the longest time.
 const NAPS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 
-/// Destroys what has been answered, until nothing is left.
+/// Destroys the identifiers of orphans that have had their event, until no orphan is left.
 fn reap() {
     let [shortest, longest] = NAPS;
     let mut nap = shortest;
@@ -232,8 +236,8 @@ fn reap() {
 ///
 /// The identifier is alive, and is not used after this call.
 unsafe fn destroy(id: ObjectPtr<rdma_cm_id>) {
-    // SAFETY: the identifier is alive and not used any more (caller). Each event of it that was taken is acknowledged,
-    // because both happen under one hold of the lock.
+    // SAFETY: the identifier is alive and not used any more (caller). Each of its events that was taken is
+    // acknowledged, because taking and acknowledging happen under one hold of the lock.
     let result = unsafe { sys::rdma_destroy_id(id.0.as_ptr()) };
     if let Err(error) = checked("rdma_destroy_id", result) {
         note_leak("an identifier of rdma_cm", error);
@@ -344,9 +348,9 @@ struct Id {
     /// 0. Came from librdmacm, and is alive until this is dropped. It never has a queue pair of librdmacm's own.
     raw: ObjectPtr<rdma_cm_id>,
     channel: Arc<Channel>,
-    /// On iWARP, it has asked a peer for a connection or has accepted one: until the peer's answer, its destroy waits.
+    /// On iWARP: the identifier has sent a connect or an accept, and its destroy would wait until the peer answers.
     waits_by_iwarp: bool,
-    /// The groups that it is a member of. librdmacm does not free what it has of a group that was not left.
+    /// The groups that it is a member of. librdmacm does not free its memory of a group that was not left.
     groups: Vec<SocketAddr>,
 }
 
@@ -425,7 +429,7 @@ impl Id {
 impl RawId for Id {
     fn bind(&mut self, address: SocketAddr) -> Result<(), VerbError> {
         let mut address = Address::new(address);
-        // It writes members that taking an event writes too.
+        // The call writes members that are also written when an event is taken.
         let _library = lock(&LIBRARY);
         // SAFETY: alive (0); the address is as long as its family says.
         checked("rdma_bind_addr", unsafe { sys::rdma_bind_addr(self.as_ptr(), address.as_ptr()) })
@@ -435,7 +439,8 @@ impl RawId for Id {
         let mut source = source.map(Address::new);
         let source = source.as_mut().map_or(ptr::null_mut(), Address::as_ptr);
         let mut to = Address::new(to);
-        // It writes members after it has asked the kernel, whose answer another thread may take at the same time.
+        // The call writes members after it has asked the kernel, while another thread may take the event that answers
+        // it.
         let _library = lock(&LIBRARY);
         // SAFETY: alive (0); both addresses are as long as their families say, and a null source means any.
         let result = unsafe { sys::rdma_resolve_addr(self.as_ptr(), source, to.as_ptr(), millis(timeout)) };
@@ -450,7 +455,7 @@ impl RawId for Id {
 
     fn listen(&mut self, backlog: u32) -> Result<(), VerbError> {
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
-        // It reads the address again, into members that taking an event writes too.
+        // The call reads the address again, into members that are also written when an event is taken.
         let _library = lock(&LIBRARY);
         // SAFETY: alive (0).
         checked("rdma_listen", unsafe { sys::rdma_listen(self.as_ptr(), backlog) })

@@ -115,11 +115,11 @@ pub(crate) trait RawId: Debug + Send + Sync {
     fn local_address(&self) -> Option<SocketAddr>;
     /// The peer's address; `None` while the identifier has none.
     fn peer_address(&self) -> Option<SocketAddr>;
-    /// Whether its destroy has to be put off until an event comes, which may be there already.
+    /// Whether the identifier may be destroyed only after its next event, which may have arrived already.
     fn ends_with_event(&self) -> bool {
         false
     }
-    /// The device and the port that it is bound to; `None` as long as it is bound to none.
+    /// The device and the port that the identifier is bound to; `None` while it is bound to no device.
     fn device(&self) -> Option<BoundDevice>;
 }
 

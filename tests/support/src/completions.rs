@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 /// How long a test waits for a completion that must not come.
 const A_WHILE: Duration = Duration::from_millis(200);
 
-/// More completions than any test has in flight. It limits a ledger with a wrong count, which might give completions
-/// for ever.
+/// More completions than any test has in flight. This limit ends a test if a ledger with a wrong count returns
+/// completions for ever.
 const MANY: usize = 100_000;
 
 /// Waits for the next completion, which must be a success.

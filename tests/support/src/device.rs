@@ -100,7 +100,8 @@ pub fn lacks(promise: Promise) -> bool {
     match promise {
         Promise::Reset => !promises.reset_is_a_barrier(),
         Promise::EndAtOnce => !promises.pairs_end_at_once(true),
-        // Soft-RoCE makes it, except for the bounds of a window and for accesses that are under way when it ends.
+        // Soft-RoCE keeps this promise, except for the bounds of a window and for accesses that are under way when the
+        // window ends.
         Promise::Windows => !on_hardware() && !context.promises().windows_are_barriers(),
         Promise::Events => promises.provider() == "adversary",
     }

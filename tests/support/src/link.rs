@@ -86,8 +86,8 @@ fn connect_by_cm<B: Brand, L: Reliable, R: Reliable>(
     (for_ever(left), for_ever(right))
 }
 
-/// The channel for connections on the device of `context`. One for all of the device under test: each connection keeps
-/// its channel, and a channel keeps descriptors.
+/// The channel for connections on the device of `context`. All connections on the device under test share one channel:
+/// each connection keeps its channel open, and each channel keeps descriptors open.
 fn channel(context: &Context) -> Channel {
     static SHARED: OnceLock<Channel> = OnceLock::new();
     if context.name() != crate::context().name() {

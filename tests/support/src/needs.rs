@@ -10,18 +10,19 @@ pub enum Need {
     Reset,
     /// A connection is made in three steps, so the client may fail to answer the server.
     ThreeSteps,
-    /// The side that accepts may agree to fewer reads than were asked for, and a query tells the number. Soft iWARP
+    /// The side that accepts may agree to fewer reads than were asked for, and a query returns the number. Soft iWARP
     /// serves as many as were asked for, and reports the two depths in the wrong order.
     SmallerDepths,
     /// Another process can reach the device.
     OtherProcesses,
-    /// There is an address that packets are sent to, and that nobody has: `tests/rxe/devices` makes one for soft-RoCE.
+    /// There is an address that no host has, but to which the kernel sends packets: `tests/rxe/devices` makes one for
+    /// soft-RoCE.
     SilentHost,
     /// A client sends its connect request again if the listener has dropped it. On iWARP the stream ends instead.
     Backlog,
     /// Another device of the same kind can be made, and removed: soft-RoCE.
     SpareDevice,
-    /// The program moves a pair to Ready To Receive and on, by what it knows of the peer.
+    /// The program itself moves a pair to Ready To Receive and Ready To Send, with the record of the peer.
     Records,
     /// A pair is its own peer.
     SelfConnection,
@@ -37,7 +38,7 @@ pub enum Need {
     Windows,
     /// Unreliable connections and datagrams.
     UnreliableTransports,
-    /// A message that finds no receive is sent again until there is one. On iWARP it ends the connection.
+    /// A message that finds no receive is sent again until a receive is posted. On iWARP it ends the connection.
     Waiting,
     /// A pair knows what it was connected with: numbers of packets, times, retries, its path.
     Packets,
@@ -46,18 +47,18 @@ pub enum Need {
     Order,
     /// Completion queues are polled through `ibv_start_poll`.
     ExtendedQueues,
-    /// A completion says what became of the request at the peer. On iWARP a send or a write is complete once its bytes
-    /// are on their way, and a refusal of the peer only ends the connection.
+    /// A completion says what happened to the request at the peer. On iWARP a send or a write is complete once its
+    /// bytes are on their way, and a refusal of the peer only ends the connection.
     Acknowledgements,
     /// A pair keeps its peer from reads or writes that the memory allows. Soft iWARP looks at the memory only.
     PairRights,
     /// Peers name memory by offsets.
     ZeroBased,
-    /// A shared receive queue tells its size and its limit.
+    /// A shared receive queue can be queried for its size and its limit.
     SharedQueries,
     /// A completion queue changes its size.
     Resize,
-    /// A completion queue that is armed for any completion stays so if it is armed for solicited ones too.
+    /// A completion queue that is armed for any completion stays armed for any if it is then armed for solicited ones.
     Arming,
     /// A read goes into several buffers.
     ListReads,

@@ -50,7 +50,7 @@ impl Program {
         Self::start_with(program, arguments, &[])
     }
 
-    /// Runs a program on soft devices that resemble soft iWARP to its end.
+    /// Runs a program to its end, on soft devices that resemble soft iWARP.
     pub fn run_on_soft_iwarp(program: impl Into<PathBuf>, arguments: &[&str]) -> Ended {
         let variables = [("INTERLOCK_DEVICE", "soft0"), ("INTERLOCK_SOFT_PROFILE", "siw")];
         Self::start_with(program, arguments, &variables).end()
@@ -214,8 +214,8 @@ pub fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// Whether a program listens on this port. This asks the kernel, because a program would take a connection for its
-/// client.
+/// Whether a program listens on this port. This asks the kernel, because the program would take a connection attempt
+/// for its client.
 fn is_listened_on(port: u16) -> bool {
     let (suffix, listening) = (format!(":{port:04X}"), "0A");
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {

@@ -83,8 +83,8 @@ where
 /// The panic of [`give_up`].
 struct GivenUp;
 
-/// Ends a program that can show nothing, without a failure. A program that failed before may have left something behind
-/// that this one needs, such as the name of a domain.
+/// Ends the test of a program that cannot show anything, without a failure. A program that failed before may still hold
+/// something that this program needs, such as the name of a domain.
 pub fn give_up() -> ! {
     panic::panic_any(GivenUp)
 }

@@ -61,7 +61,7 @@ impl State {
         if is_near { Route::Nobody } else { Route::None }
     }
 
-    /// Gives an identifier an address of this host, and a port if it asks for none.
+    /// Gives an identifier an address of this host, and a free port if it asks for port 0.
     pub(super) fn cm_bind(&mut self, number: u64, address: SocketAddr) -> Result<(), c_int> {
         self.cm.id(number)?.is_in(&[Phase::Idle])?;
         let ip = canonical(address);

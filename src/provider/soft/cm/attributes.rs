@@ -97,7 +97,7 @@ impl State {
         Ok(held)
     }
 
-    /// Moves the pair of an identifier to Error, as the device does on iWARP when the stream ends.
+    /// Moves the pair of an identifier to Error, as an iWARP device does when the stream ends.
     pub(super) fn cm_break_pair(&mut self, number: u64) {
         if let Some(held) = self.cm.ids.get_mut(&number).and_then(|id| id.pair.take()) {
             self.cm_break(held);
@@ -105,7 +105,7 @@ impl State {
     }
 
     pub(super) fn cm_break(&mut self, (pair, epoch): HeldPair) {
-        // The program may have ended it, and its number may name another pair by now.
+        // The program may have destroyed the pair, and its number may belong to another pair now.
         if self.pairs.get(pair).is_some_and(|pair| pair.epoch == epoch) {
             self.enter_error(pair);
         }

@@ -196,7 +196,7 @@ impl State {
         let id = self.cm.id(number)?;
         let (Some(from), Some(to)) = (id.local, id.peer_address) else { return Err(libc::EINVAL) };
         if self.is_iwarp() && id.space == PortSpace::Tcp {
-            // The stream is connected in this call, so it finds out whether somebody listens.
+            // This call connects the stream, so it finds out whether somebody listens.
             let is_host = matches!(self.route(to.ip().to_canonical()), Route::Device(_));
             if is_host && self.cm.listener(PortSpace::Tcp, to).is_none() {
                 return Err(libc::ECONNREFUSED);
@@ -229,7 +229,8 @@ impl State {
         if peer_is_gone {
             id.rest(Phase::Dead);
             if self.is_iwarp() && !is_datagram {
-                // The device finds out when it answers, and by then it has moved the pair.
+                // The device finds out that the peer has ended only when it answers, and it has moved the pair before
+                // that.
                 self.cm_raise_pair(number)?;
                 self.cm.id_mut(number)?.pair = None;
                 return Err(libc::ECONNRESET);
@@ -357,7 +358,7 @@ impl State {
         status: i32,
     ) {
         let chosen = self.cm.ids.iter_mut().filter(|(_, id)| which(id));
-        // The program does not know the identifier of a request yet that it has not taken.
+        // The program does not know the identifier of a request that it has not taken yet.
         let known: Vec<_> = chosen
             .map(|(&number, id)| {
                 change(id);

@@ -195,7 +195,7 @@ struct Id {
     sent: Option<Sent>,
     /// The number of the current timer, or 0. An older timer that fires is ignored.
     timer: u64,
-    /// On iWARP: the queue pair that is being connected, or is.
+    /// On iWARP: the queue pair that is connected or being connected.
     pair: Option<HeldPair>,
     groups: BTreeSet<IpAddr>,
 }
@@ -240,10 +240,10 @@ impl Id {
     }
 }
 
-/// A queue pair, and which of its lives is meant.
+/// The index of a queue pair and its epoch, which differs from that of other pairs with this index.
 type HeldPair = (usize, u64);
 
-/// What the queue pair of one side has to know of the other.
+/// What the queue pair of one side needs to know about the other side.
 #[derive(Clone, Copy)]
 struct Link {
     gid: [u8; 16],

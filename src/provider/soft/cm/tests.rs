@@ -99,7 +99,7 @@ impl World {
         self.id_in(PortSpace::Tcp)
     }
 
-    /// Does all work, and takes all events.
+    /// Does all work, and moves all events from the channel to `held`.
     fn hold(&self) {
         self.fabric.run();
         while let Some(event) = Arc::clone(&self.channel).take_event(self.fresh_key()).unwrap() {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// How often a message is sent if nobody answers.
 const SENDINGS: u8 = 16;
-/// The time to wait for the answer each time. All together that is 77.7 s.
+/// How long to wait for the answer after each sending: 77.7 s in total.
 const RESPONSE_TIME: Duration = Duration::from_millis(4856);
 /// The time to wait for the answer after the peer has confirmed the request: 16 times 4.096 us * 2^24.
 const HELD_TIME: Duration = Duration::from_millis(16 * 68_719);
@@ -22,7 +22,7 @@ const REST_TIME: Duration = Duration::from_millis(1050);
 /// The reason of a reject: the peer's program refused, or ended.
 pub(super) const REFUSED: i32 = 28;
 const NOBODY_LISTENS: i32 = 8;
-/// The reason that soft iWARP gives in both cases.
+/// The reason that soft iWARP gives in both of these cases.
 const IWARP_REFUSED: i32 = -libc::ECONNREFUSED;
 /// The same two reasons for datagrams.
 pub(super) const SIDR_REFUSED: i32 = 2;
@@ -41,7 +41,7 @@ pub(super) enum Work {
     RouteResolved(u64),
     Joined(u64, IpAddr),
     Carry(Message),
-    /// On iWARP: the device breaks the pair of a connection that was not made.
+    /// On iWARP: the device moves the pair of a connection that was not made to Error.
     Break(HeldPair),
 }
 
@@ -433,15 +433,15 @@ struct Asked {
 }
 
 impl Cm {
-    /// Lets the device break the pair that an identifier holds, if it holds one. The program may learn before that why
-    /// the connection was not made.
+    /// If an identifier holds a pair, lets the device move the pair to Error later. The program may learn why the
+    /// connection was not made before that.
     fn break_later(&mut self, number: u64) {
         if let Some(pair) = self.ids.get_mut(&number).and_then(|id| id.pair.take()) {
             self.work.push_back(Work::Break(pair));
         }
     }
 
-    /// Goes from one phase to another; false if the identifier is not in the first.
+    /// Moves an identifier from one phase to another. Returns false if it is not in the first phase.
     fn advance(&mut self, number: u64, from: Phase, to: Phase) -> bool {
         let found = self.ids.get_mut(&number).filter(|id| id.phase == from);
         found.map(|id| id.rest(to)).is_some()
