@@ -177,8 +177,9 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     }
 
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
+        let had_ended = self.link.end.is_some();
         let end = self.link.end_by(patience)?;
-        if end.is_some() {
+        if end.is_some() && !had_ended {
             // This may fail: the device may have moved the pair by itself, or the device may have been removed.
             let _ = self.pair.end_traffic();
         }
