@@ -462,7 +462,7 @@ const MUTANTS: &[Mutant] = &[
             "queue/a_work_id_is_not_forged",
         ],
     },
-    // A step that borrows its value instead of taking it. The library's own step keeps its body under another name.
+    // The mutant borrows the value of a step instead of taking it. The real body goes on under another name.
     Mutant {
         without: "requests that are used up",
         changes: &[

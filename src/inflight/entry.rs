@@ -251,8 +251,8 @@ impl Entry {
         Ok(Buffer::new(unsafe { UniquePart::from_raw(self.into_untagged()) }))
     }
 
-    /// Gives up the entry for its word without the tag. The word is the buffer, if the entry [has
-    /// one](Self::are_buffers).
+    /// The word of the entry without its tag. If the entry [has a buffer](Self::are_buffers), the word is that buffer.
+    /// Otherwise its memory is leaked.
     #[inline(always)]
     pub(crate) fn into_maybe_buffer<B>(self) -> MaybeUninit<Buffer<B>> {
         // `descriptor` is null if the request was inline.

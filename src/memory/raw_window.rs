@@ -14,7 +14,7 @@ use std::{mem, ptr::NonNull, sync::Arc};
 /// The device's window. Its handle shares this and, for type 2, so does the pair that frees it.
 pub(crate) struct WindowCore {
     handle: MemoryWindow,
-    /// For a window of type 2, the address of its pair, which is only compared.
+    /// For a window of type 2, the address of its pair. It serves to compare pairs, and is never followed.
     pair: Option<usize>,
     /// Whether the end of the window gives the memory back, and the device keeps peers within its bounds.
     is_barrier: bool,

@@ -307,7 +307,7 @@ impl<B, K: WindowType> BoundWindow<B, K> {
         let missing = OutOfBounds { offset: offset as u64, len_bytes: len_bytes as u64, within };
         let part = self.inner.part().ok_or(missing)?;
         let region = part.region();
-        // Region and part both start at a word. So the result is as far into a word as `offset` is.
+        // Region and part both start on a word boundary, so the result has the same offset within a word as `offset`.
         Ok((region, part.address().addr() - region.address().addr() + offset))
     }
 

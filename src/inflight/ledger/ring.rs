@@ -242,8 +242,7 @@ impl<T> Drop for LedgerRef<T> {
     fn drop(&mut self) {
         const { assert!(!needs_drop::<Ledger<T>>()) };
         let at = self.0;
-        // Each holder releases, and the last one acquires: whatever the others did with the ledger comes before its
-        // end.
+        // Release and acquire: all that the other holders did with the ledger happens before the last holder ends it.
         if at.holders.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }

@@ -146,7 +146,7 @@ impl State {
         ours == theirs || len <= ours.min(theirs)
     }
 
-    /// Appends the memory of the oldest receive of a pair that `len` bytes fill.
+    /// Appends to `to` the first `len` bytes of the memory of the pair's oldest receive.
     fn place(&self, peer: usize, len: u64, to: &mut Vec<Span>) -> Result<(), Misfit> {
         let (receive, pd) = self.next_receive(peer).ok_or(Misfit::NoReceive)?;
         if receive.sges.bytes() < len {
