@@ -5,11 +5,12 @@
 //! and an event is taken and its object looked up in one step under the table's lock. Then the object found is the one
 //! that the event is about.
 
+use crate::sync::lock;
 use crate::types::Qpn;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// The next number for an object of any kind. No number is used twice.
 fn next_number() -> u64 {
@@ -66,7 +67,7 @@ pub(crate) struct Objects(Mutex<HashMap<usize, Object>>);
 
 impl Objects {
     pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<usize, Object>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Adds an object that was just made.

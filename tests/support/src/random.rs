@@ -1,4 +1,6 @@
 //! Pseudo-random numbers that are the same for the same seed: SplitMix64.
+//!
+//! Tests that need shrinking use proptest. This is for fillings and choices that a failure need not shrink.
 
 use std::time::SystemTime;
 
