@@ -677,6 +677,7 @@ const UNCHECKED: &[Unchecked] = &[
             "a_shared_receive_takes_memory_of_its_own_domain",
             "a_window_is_bound_over_memory_and_on_a_pair_of_its_own_domain",
             "an_address_handle_of_another_domain_is_no_way",
+            "an_atomic_takes_memory_of_its_own_domain",
             "any_number_of_domains_work_side_by_side",
             "halves_take_memory_of_their_own_domain",
             "receives_complete_on_a_queue_of_the_same_domain_as_sends",
