@@ -114,7 +114,13 @@ fn c119_c120_a_full_queue_takes_more_after_polling() {
         panic!("full");
     };
     next(&mut link.poller);
-    link.left.post_write(buffer, &remote).unwrap();
+    if let Err(error) = link.left.post_write(buffer, &remote) {
+        // Where requests complete in any order, room comes back with the completion of the oldest one.
+        let PostError::QueueFull(buffer) = error else { panic!("{error}") };
+        assert!(context().is_iwarp());
+        next(&mut link.poller);
+        link.left.post_write(buffer, &remote).unwrap();
+    }
 }
 
 /// C124: the library makes no pair that could overrun a queue. If the device reports an overrun all the same, the
