@@ -71,9 +71,9 @@ impl Window {
         self.bound.as_ref().map(|bound| bound.region)
     }
 
-    /// Finds the `len` bytes at `addr`, an address as the peer of `pair` gives it with the key of the window. Returns the
-    /// region and the address in this process. `None` if the peer lacks the right, or if some of the bytes are outside
-    /// of the window.
+    /// Finds the `len` bytes at `addr`, an address as the peer of `pair` gives it with the key of the window. Returns
+    /// the region and the address in this process. `None` if the peer lacks the right, or if some of the bytes are
+    /// outside of the window.
     pub(super) fn find(&self, pair: usize, addr: u64, len: u64, right: ibv_access_flags) -> Option<(usize, u64)> {
         let bound = self.bound.as_ref()?;
         let offset = addr.checked_sub(bound.base)?;
