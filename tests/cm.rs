@@ -592,3 +592,17 @@ fn a_hundred_that_end_at_any_step_leave_the_listener_well() {
     client.send(&mut server);
     assert!(listener.poll().unwrap().is_none());
 }
+
+/// An attack: the link is forgotten, so rdma_cm never learns of the end; the pair goes with a receive in flight.
+#[test]
+fn memory_in_flight_comes_back_although_the_link_is_forgotten() {
+    let (mut listener, at) = listener();
+    let [End { mut side, connection }, _peer] = connected(&mut listener, at, &Parameters::default());
+    let Connection { mut pair, data: _, link } = connection;
+    let receive = pair.post_receive(side.domain.buffer(64).unwrap()).unwrap();
+    std::mem::forget(link);
+    drop(pair);
+    let completion = side.poller.wait(PATIENCE).unwrap();
+    assert_eq!(completion.id(), receive);
+    assert!(completion.check().unwrap_err().into_buffer().is_some());
+}
