@@ -5,11 +5,15 @@
 //! cargo bench --bench soak                       # 10 s
 //! cargo bench --bench soak -- --seconds 600
 //! cargo bench --bench soak -- --seed 7           # the same run, except for thread timing
+//! cargo bench --features tokio --bench soak -- --futures --seconds 600
 //! ```
 //!
-//! Each second has three parts. First, one world that lasts for the whole soak runs; then all its pairs are destroyed,
-//! and only its completion queues stay. Second, new worlds run, which must leave no allocation behind. Third, threads
-//! race. Worlds are deterministic. A violation panics, so the exit status is not 0.
+//! With `--futures` it is a soak of tasks instead, on the device that `INTERLOCK_DEVICE` names. They connect, send,
+//! lend and cancel. At the end nothing may be left of them: see `common/futures.rs`.
+//!
+//! Without `--futures`, each second has three parts. First, one world that lasts for the whole soak runs; then all its
+//! pairs are destroyed, and only its completion queues stay. Second, new worlds run, which must leave no allocation
+//! behind. Third, threads race. Worlds are deterministic. A violation panics, so the exit status is not 0.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "the allocator that counts")]
@@ -35,15 +39,17 @@ const LINKS: usize = 32;
 struct Options {
     seconds: u64,
     seed: u64,
+    has_futures: bool,
 }
 
 fn options() -> Result<Options, lexopt::Error> {
-    let mut options = Options { seconds: 10, seed: random::fresh_seed() };
+    let mut options = Options { seconds: 10, seed: random::fresh_seed(), has_futures: false };
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
             Arg::Long("seconds") => options.seconds = parser.value()?.parse()?,
             Arg::Long("seed") => options.seed = parser.value()?.parse()?,
+            Arg::Long("futures") => options.has_futures = true,
             // Cargo passes this option.
             Arg::Long("bench") => {}
             other => return Err(other.unexpected()),
@@ -53,8 +59,11 @@ fn options() -> Result<Options, lexopt::Error> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let Options { seconds, seed } = options()?;
+    let Options { seconds, seed, has_futures } = options()?;
     println!("seed {seed}");
+    if has_futures {
+        return soak_futures(seconds, seed);
+    }
     let begin = Instant::now();
     // This run makes the allocations that happen once in each thread.
     generation(seed, LINKS, 2_000, 1_000);
@@ -131,4 +140,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(fabric_bytes + world_bytes, before - heap::mine(), "bytes that nobody owns, after the long world");
     println!("{tally:?}\nno violation in {:.0} s (seed {seed})", begin.elapsed().as_secs_f64());
     Ok(())
+}
+
+#[cfg(feature = "tokio")]
+fn soak_futures(seconds: u64, seed: u64) -> Result<(), Box<dyn Error>> {
+    common::futures::soak(seconds, seed)
+}
+
+#[cfg(not(feature = "tokio"))]
+fn soak_futures(_: u64, _: u64) -> Result<(), Box<dyn Error>> {
+    Err("--futures needs the feature tokio: cargo bench --features tokio --bench soak -- --futures".into())
 }

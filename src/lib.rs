@@ -56,9 +56,9 @@
 //!
 //! # Where to find what
 //!
-//! The crate root has the types that a first program meets. Everything else is in a module named by its noun, and so is
-//! everything at the root. [`verbs`] leads from each C function to the method that does the same, and the C names are
-//! search aliases: try `ibv_post_send` or `IBV_QPS_RTR` in the search box.
+//! The crate root has the types that a first program meets. Each type is in a module that is named after its subject;
+//! the types at the root are in their modules, too. [`verbs`] leads from each C function to the method that does the
+//! same, and the C names are search aliases: try `ibv_post_send` or `IBV_QPS_RTR` in the search box.
 //!
 //! | module | what it is about |
 //! |---|---|
@@ -70,6 +70,7 @@
 //! | [`request`], [`datagram`], [`shared`] | what is posted: work requests, datagrams, shared receives |
 //! | [`cm`] | connecting by address, through rdma_cm |
 //! | [`scope`] | requests on borrowed memory |
+//! | [`aio`] | futures of posted requests |
 //! | [`number`], [`error`] | checked numbers; all error types |
 //! | [`soft`] | the simulated device for tests |
 //!
@@ -92,6 +93,9 @@
 //! | the device | none: the buffer was moved into the queue pair | do nothing; the [`Completion`] gives it back |
 //! | a peer | a [`MemoryRegion`] that peers may write, a [`Lease`](memory::Lease) | copy bytes and load words, never borrow |
 //!
+//! A [`Pool`](memory::Pool) keeps registered buffers ready: a program takes one or waits for one, and a dropped buffer
+//! returns to its pool.
+//!
 //! Posting *moves* the buffer. No safety depends on a destructor: when an object is forgotten or dropped, memory that
 //! the device may still write is leaked, never freed. Memory comes back with the completion of its request, or after
 //! the device has confirmed that it destroyed or reset the queue pair.
@@ -109,7 +113,7 @@
 //! |---|---|
 //! | `into_` | consumes the object: a transition to the next state, or an accessor that takes a part out |
 //! | `post_` | hands a request to the device; [`QueuePair::post`] takes a [`WorkRequest`] with options |
-//! | `..._with` | the same as the method without it, with options |
+//! | `..._with` | the same as the method without `_with`, with options |
 //! | `..._on` | the same, on objects that the caller chooses: two completion queues, or a soft fabric |
 //!
 //! # When it does not compile
@@ -132,12 +136,13 @@
 //! with its C name and `errno`; [`PostError`] is a request that was not posted; [`Failure`] is a request that was
 //! posted and did not succeed, with its [`Status`] in words. The [`error`] module has the others.
 //!
-//! `?` turns all of them into a `Box<dyn Error>` where the brand is a named one. An error that holds an object of a
-//! [scoped](Scoped) brand cannot leave its closure; `into_cause` drops the object and gives an error that can.
+//! `?` turns all of them into a `Box<dyn Error>`, except an error that holds an object of a [scoped](Scoped) brand.
+//! Such an error cannot leave its closure; `into_cause` drops the object and gives an error that can.
 //!
 //! The text of an error says what to do, and names the heading of `docs/failures.md` that has more. A `main` that
 //! returns an error prints its `Debug` form: print the error and its [sources](std::error::Error::source) instead, as
-//! the examples do. No function of this library panics, and no destructor fails silently: what had to be leaked is
+//! the examples do. No function of this library panics, except where its page has a heading `Panics` (a future that is
+//! polled after its answer, for example), and no destructor fails silently: what had to be leaked is
 //! reported on standard error.
 //!
 //! # The soft device
@@ -155,15 +160,32 @@
 //! | `rdma-core` | yes | real devices, through libibverbs, which is linked |
 //! | `bindgen` | yes | makes the bindings from the installed headers at build time, with libclang; includes `rdma-core` |
 //! | `soft` | yes | the soft device |
-//! | `cm` | yes | connecting by address, the module [`cm`]; part of both others. librdmacm is linked if it is installed |
+//! | `cm` | yes | connecting by address, the module [`cm`]; `rdma-core` and `soft` include it. librdmacm is linked if it is installed |
+//! | `aio` | yes | futures of posted requests, the module [`aio`]; no runtime is needed |
+//! | `tokio` | no | the driver of the futures as a task of a tokio runtime |
+//! | `tracing` | no | events for a subscriber of the crate `tracing`: see [Events](#events) |
 //!
-//! Without `bindgen` the checked-in bindings serve, for x86-64 and 64-bit Arm; they suit the libibverbs of rdma-core 44
-//! and later. With `soft` alone nothing is linked. One of `rdma-core` and `soft` is needed. The environment variable
-//! `INTERLOCK_DEVICE` names the device that [`Context::open_default`] takes.
+//! Without `bindgen` the library uses checked-in bindings, for x86-64 and 64-bit Arm. They suit the libibverbs of
+//! rdma-core 44 and later. With `soft` alone nothing is linked. One of `rdma-core` and `soft` is needed. The
+//! environment variable `INTERLOCK_DEVICE` names the device that [`Context::open_default`] takes.
+//!
+//! # Events
+//!
+//! With the feature `tracing` the library tells a subscriber, under the target `interlock`:
+//!
+//! | level | what |
+//! |---|---|
+//! | error | an object that the device refused to destroy, and that leaks |
+//! | warn | a request that failed first on its queue pair; a peer that breaks the protocol of [`aio::lend`] |
+//! | info | connections of [`aio`]: made, ended and why, closed |
+//! | debug | queue pairs: made, moved to another state, destroyed; requests that end with their pair |
+//!
+//! No request that succeeds is an event. A failed request is reported when it is [checked](Completion::check). A
+//! subscriber may run under a lock of the library, so it must not call the library. If it panics, the panic ends there.
 //!
 //! # What is not here yet
 //!
-//! Futures; XRC and the transports of vendors.
+//! XRC and the transports of vendors.
 //!
 //! # More
 //!
@@ -171,9 +193,10 @@
 //! built), `docs/trust-model.md` (what is assumed, and why a program cannot corrupt memory), `docs/providers.md` (what
 //! each provider promises), `docs/hazards.md` (known ways to get RDMA wrong, and what stops them), `docs/failures.md`
 //! (what each failure means), `docs/conformance.md` (the specification case by case), `docs/performance.md` (what it
-//! costs).
+//! costs), `docs/from-async-rdma.md` (what each item of async-rdma is here).
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(feature = "aio"), allow(dead_code, reason = "only `aio` uses some methods"))]
 #![warn(
     missing_docs,
     missing_debug_implementations,
@@ -184,6 +207,8 @@
     rustdoc::bare_urls
 )]
 
+#[cfg(feature = "aio")]
+pub mod aio;
 #[cfg(feature = "cm")]
 pub mod cm;
 pub mod completion;
@@ -200,6 +225,7 @@ pub mod scope;
 mod seal;
 mod sync;
 mod sys;
+mod trace;
 mod types;
 mod verb_error;
 pub mod verbs;
@@ -223,3 +249,7 @@ pub use transport::{ReliableConnection, UnreliableConnection, UnreliableDatagram
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(all(doctest, feature = "aio"))]
+#[doc = include_str!("../docs/from-async-rdma.md")]
+struct FromAsyncRdma;

@@ -31,9 +31,17 @@ pub(crate) fn epoll_add(epoll: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result
 #[cfg(not(miri))]
 pub(crate) fn poll_readable<const N: usize>(fds: [BorrowedFd<'_>; N], left: std::time::Duration) -> io::Result<usize> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    // A time that the system cannot represent is for ever.
+    // A time that the system cannot represent counts as for ever.
     let left = Timespec::try_from(left).ok();
     Ok(poll(&mut fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)), left.as_ref())?)
+}
+
+/// Lets tokio watch whether the descriptor is readable.
+#[cfg(feature = "tokio")]
+pub(crate) fn watch(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` keeps its descriptor open until it is dropped, and always gives the same one.
+    let watched = unsafe { tokio::io::unix::AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE) };
+    watched.map_err(|error| error.into_parts().1)
 }
 
 /// `netdevice(7)`, `SIOCGIFNAME`: the name of a network interface, if it still exists.
@@ -172,8 +180,8 @@ impl PrivateMapping {
         (Self { map: Mapping { addr: map.addr, len } }, Self { map: rest })
     }
 
-    /// `madvise(2)`, `MADV_POPULATE_WRITE`: takes the pages now, so that a shortage is an error here and not a signal
-    /// later. Since Linux 5.14; `EINVAL` before.
+    /// `madvise(2)`, `MADV_POPULATE_WRITE`: allocates the pages now, so that a shortage is an error here and not a
+    /// signal later. Since Linux 5.14; `EINVAL` before.
     pub(crate) fn populate(&self) -> io::Result<()> {
         self.advise(Advice::LinuxPopulateWrite)
     }

@@ -45,7 +45,8 @@ impl Readiness {
     /// no longer watched.
     pub(crate) fn over(fds: &[BorrowedFd<'_>]) -> Result<Self, VerbError> {
         let epoll = os::epoll().map_err(|error| failed("epoll_create1", &error))?;
-        for &fd in fds {
+        // Miri cannot watch descriptors, and does not wait for them either: see `until_readable`.
+        for &fd in fds.iter().filter(|_| !cfg!(miri)) {
             os::epoll_add(epoll.as_fd(), fd).map_err(|error| failed("epoll_ctl", &error))?;
         }
         Ok(Self { epoll })
@@ -59,6 +60,14 @@ impl Readiness {
     /// `poll(2)` failed.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
         until_readable([self.epoll.as_fd()], timeout)
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl Readiness {
+    /// Lets tokio watch the descriptor.
+    pub(crate) fn watch(self) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+        os::watch(self.epoll)
     }
 }
 
@@ -84,7 +93,7 @@ pub(crate) fn until_readable<const N: usize>(fds: [BorrowedFd<'_>; N], left: Dur
     }
 }
 
-/// Miri has no `poll(2)`. Callers expect that this may come back early.
+/// Miri has no `poll(2)`. Callers expect that this may return early.
 #[cfg(miri)]
 pub(crate) fn until_readable<const N: usize>(_: [BorrowedFd<'_>; N], _: Duration) -> io::Result<bool> {
     std::thread::yield_now();

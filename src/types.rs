@@ -159,7 +159,7 @@ number! {
 number! {
     /// How often a request is sent again after an acknowledgement timeout.
     ///
-    /// Soft-RoCE takes 7 as "for ever".
+    /// Soft-RoCE treats 7 as "for ever".
     #[doc(alias = "retry_cnt")]
     RetryCount(u8), Decimal "retry count", 0..=7
 }
@@ -183,7 +183,7 @@ number! {
 }
 
 impl Psn {
-    /// A random one, so that packets of an earlier connection are not taken for this one's.
+    /// A random number, so that packets of an earlier connection are not taken for packets of this one.
     pub fn random() -> Self {
         use std::hash::{BuildHasher, RandomState};
         // The number guards against stale packets, not against an attacker, so the standard library's seeds are enough.
@@ -202,7 +202,7 @@ impl Psn {
 }
 
 impl Qpn {
-    /// The members of a multicast group.
+    /// Addresses all members of a multicast group.
     pub const MULTICAST: Self = Self(0xff_ffff);
 
     /// The number that a device reports: the lower 24 bits.
@@ -354,7 +354,7 @@ impl fmt::Display for Mtu {
     }
 }
 
-/// A global identifier: the 16 bytes of an IPv6 address, network byte order. Prints as one.
+/// A global identifier: the 16 bytes of an IPv6 address, in network byte order. It prints as an IPv6 address.
 ///
 /// # Examples
 ///

@@ -1,5 +1,6 @@
 //! The error of a verb that failed. Errors that give a queue pair or a request back are declared next to those types.
 
+use crate::trace;
 use std::io;
 
 /// A verb that failed: which one, and the `errno` that it gave.
@@ -74,6 +75,7 @@ fn describe(errno: i32) -> io::Error {
 /// Leaking is the only sound answer: the device may still use the object. But nobody would find a silent leak.
 pub(crate) fn note_leak(what: &'static str, error: VerbError) {
     use io::Write;
+    trace::leaked(what, &error);
     // `eprintln!` panics if it cannot write. This runs in drops, which must not panic.
     let _ = writeln!(io::stderr(), "interlock: {what} stays allocated for the life of the process: {error}");
 }

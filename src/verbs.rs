@@ -22,7 +22,7 @@
 //! | C | here |
 //! |---|---|
 //! | `ibv_alloc_pd`, `ibv_dealloc_pd` | [`Context::named_domain`], [`Context::with_domain`]; deallocated with its last object |
-//! | `ibv_reg_mr` | [`ProtectionDomain::register`]; [`ProtectionDomain::buffers`] for memory of the library's own |
+//! | `ibv_reg_mr` | [`ProtectionDomain::register`]; [`ProtectionDomain::buffers`] for memory of the library's own, [`ProtectionDomain::pool`] for memory that is used again and again |
 //! | `IBV_ACCESS_LOCAL_WRITE`, `IBV_ACCESS_REMOTE_*` | the type parameter of [`MemoryRegion`]: [`Access`] has the table |
 //! | `IBV_ACCESS_RELAXED_ORDERING`, `IBV_ACCESS_ON_DEMAND`, `IBV_ACCESS_ZERO_BASED` | around it: [`RelaxedOrdering`], [`OnDemand`], [`ZeroBased`] |
 //! | `IBV_ACCESS_HUGETLB` | [`Pages::huge`]; the flag itself is not needed |

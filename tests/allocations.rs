@@ -1,10 +1,13 @@
 //! The data path allocates nothing. A counting allocator watches every operation after the set-up.
 
 use interlock::completion::Polling;
+use interlock::memory::PoolOptions;
 use interlock::shared::SharedLimits;
 use interlock::{Buffer, Limits, RemoteAll, WorkRequest};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::pin::pin;
+use std::task::Waker;
 use support::{Link, PATIENCE, POLLING, Queues, context};
 
 struct Counting;
@@ -113,6 +116,27 @@ fn count_each_operation(polling: Polling) {
 }
 
 #[test]
+fn a_pool_allocates_nothing_once_everything_is_set_up() {
+    interlock::domain! { struct Pooled; }
+    let domain = context().named_domain(Pooled).unwrap();
+    let pool = domain.pool(&PoolOptions::default()).unwrap();
+    let before = COUNT.get();
+    for round in 0..1000 {
+        let taken = [pool.try_take(100).unwrap(), pool.try_take(5000).unwrap(), pool.try_take(1).unwrap()];
+        let [first, second, third] = taken;
+        let share = first.share();
+        let clone = share.clone();
+        drop(if round % 2 == 0 { second } else { third });
+        drop((share, clone));
+        // The future finds a buffer at once.
+        let mut take = pin!(pool.take(round));
+        let mut context = std::task::Context::from_waker(Waker::noop());
+        assert!(take.as_mut().poll(&mut context).is_ready());
+    }
+    assert_eq!(COUNT.get() - before, 0);
+}
+
+#[test]
 fn shared_receives_allocate_nothing_once_everything_is_set_up() {
     for polling in [Polling::Array, Polling::Extended] {
         POLLING.set(polling);
@@ -151,4 +175,68 @@ fn count_shared_receives() {
         round();
     }
     assert_eq!((0..100).map(|_| round()).sum::<u64>(), 0);
+}
+
+/// Lets the driver have its turn.
+#[cfg(feature = "aio")]
+async fn yield_once() {
+    let mut has_yielded = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return std::task::Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
+/// Waits of each kind, a wait that is dropped before a message has come, and a request that is abandoned.
+#[cfg(feature = "aio")]
+#[test]
+fn awaited_requests_allocate_nothing_once_everything_is_set_up() {
+    use interlock::aio::SharedPoller;
+    use std::task::Context;
+    interlock::domain! { struct Awaited; }
+    let Link { domain, poller, left, right, .. } = Link::new(context().named_domain(Awaited).unwrap(), 4);
+    let poller = SharedPoller::new(poller);
+    let (mut sender, _) = poller.split(left).unwrap();
+    let (_, mut receiver) = poller.split(right).unwrap();
+    let mut driver = poller.driver().unwrap();
+    let memory = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
+    let remote = memory.remote();
+    let mut spare = domain.buffers(4, 64).unwrap();
+    let mut batch = domain.buffers(3, 64).unwrap();
+    let count = driver.block_on(async {
+        let mut counts = [0; 2];
+        for round in 0..120 {
+            let before = COUNT.get();
+            receiver.post(spare.pop().unwrap()).unwrap();
+            {
+                // This future parks a waker, and is dropped.
+                let mut early = pin!(receiver.next());
+                let parked = early.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                assert!(parked.is_pending());
+            }
+            let mut message = spare.pop().unwrap();
+            message.set_len(64).unwrap();
+            let sent = sender.send(message).unwrap();
+            spare.push(receiver.next().await.unwrap().unwrap().into_buffer().unwrap());
+            spare.push(sent.await.unwrap());
+            let written = sender.write(spare.pop().unwrap(), &remote).unwrap();
+            spare.push(written.await.unwrap());
+            let posted = sender.post_all(&mut batch, |buffer| WorkRequest::write(buffer, &remote)).unwrap();
+            batch = posted.into_vec(std::mem::take(&mut batch)).await.unwrap();
+            drop(sender.write(spare.pop().unwrap(), &remote).unwrap());
+            loop {
+                match sender.take_stray() {
+                    Some(stray) => break spare.push(stray.check().unwrap().into_buffer().unwrap()),
+                    None => yield_once().await,
+                }
+            }
+            counts[usize::from(round >= 20)] += COUNT.get() - before;
+        }
+        counts[1]
+    });
+    assert_eq!(count.unwrap(), 0);
 }

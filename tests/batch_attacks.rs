@@ -59,8 +59,8 @@ fn addresses<B: interlock::Brand>(buffers: &[Buffer<B>]) -> HashSet<usize> {
     buffers.iter().map(|buffer| buffer.as_ptr().addr()).collect()
 }
 
-/// The device follows the links of the stage beyond the end of an earlier list. Under Miri, each link must be one that
-/// may be followed.
+/// A longer list uses links of the stage that the shorter list before it did not use. Miri checks that the device may
+/// follow each link.
 #[test]
 fn a_longer_batch_follows_a_shorter_one() {
     static BYTES: [u8; 3] = [7, 8, 9];
@@ -262,6 +262,7 @@ fn take(
 /// of the pair.
 #[test]
 fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
+    // The deeds happen in the middle of a run, and without order each run is one request.
     if lacks_need(Need::Order) {
         return;
     }
@@ -356,7 +357,7 @@ fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
     }
 }
 
-/// An event at an item of the vector.
+/// What happens at one item of the vector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Event {
     Nothing,
@@ -373,13 +374,12 @@ enum Event {
 /// stays full of requests without a completion: the next signalled request brings everything back.
 #[test]
 fn whatever_stops_a_vector_the_queue_goes_on() {
-    if lacks_need(Need::Order) {
-        return;
-    }
+    // After a hundred messages of up to 32 bytes, soft iWARP may break the pair: docs/providers.md.
+    const BYTES: usize = 64;
     const EVENTS: [Event; 5] = [Event::Nothing, Event::Flaw, Event::Panic, Event::NoBytes, Event::Poll];
     let domain = context().named_domain(Stopped).unwrap();
-    let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 1]).unwrap();
-    let (word, half) = (region.remote(), region.remote().slice(0..4).unwrap());
+    let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; BYTES / 8]).unwrap();
+    let (whole, half) = (region.remote(), region.remote().slice(0..BYTES as u64 / 2).unwrap());
     // Depths of one slot, of powers of two and others, and around the size of a stage.
     let depths: &[u32] = if cfg!(miri) { &[1, 5] } else { &[1, 2, 3, 5, 31, 32, 33, 64, 70] };
     for (&depth, way) in depths.iter().flat_map(|depth| WAYS.map(|way| (depth, way))) {
@@ -393,7 +393,7 @@ fn whatever_stops_a_vector_the_queue_goes_on() {
             places.dedup();
             for at in places {
                 let case = format!("{way:?}, {depth} deep, {count} items, {event:?} at {at}");
-                let items: Vec<_> = domain.buffers(count, 8).unwrap();
+                let items: Vec<_> = domain.buffers(count, BYTES).unwrap();
                 let all: Vec<usize> = items.iter().map(|buffer| buffer.as_ptr().addr()).collect();
                 let (mut items, mut back) = (items.into_iter().enumerate().collect::<Vec<_>>(), Vec::new());
                 let Link { left, poller, .. } = &mut link;
@@ -406,14 +406,14 @@ fn whatever_stops_a_vector_the_queue_goes_on() {
                             Event::Panic => assert_ne!(number, at, "in the program's code"),
                             _ => {}
                         }
-                        WorkRequest::write(buffer, &word)
+                        WorkRequest::write(buffer, &whole)
                     })
                 }));
                 let (rest, in_flight) = (items.len(), left.sends_in_flight() as usize);
                 assert!(items.iter().map(|(number, _)| *number).eq(count - rest..count), "{case}");
                 // Post one more unsignalled request, at the latest when polling has made room.
                 let (mut last, start) =
-                    (Some(WorkRequest::write(Inline(&[1; 8]), &word).unsignalled()), Instant::now());
+                    (Some(WorkRequest::write(Inline(&[1; 8]), &whole).unsignalled()), Instant::now());
                 while let Some(request) = last.take() {
                     match left.post(request) {
                         Err(PostError::QueueFull(request)) => last = Some(request),
@@ -422,7 +422,7 @@ fn whatever_stops_a_vector_the_queue_goes_on() {
                     take_back(poller, &mut back);
                     assert!(start.elapsed() < PATIENCE, "nothing completes: {case}");
                 }
-                left.post(WorkRequest::write(Inline(&[1; 8]), &word)).map(drop).unwrap_or_else(|error| {
+                left.post(WorkRequest::write(Inline(&[1; 8]), &whole)).map(drop).unwrap_or_else(|error| {
                     assert!(matches!(error, PostError::QueueFull(_)), "{error}: {case}");
                 });
                 while left.sends_in_flight() != 0 {

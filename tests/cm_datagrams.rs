@@ -2,7 +2,10 @@
 #![cfg(feature = "cm")]
 
 use interlock::attributes::DatagramInitAttributes;
-use interlock::cm::{self, AnswerData, Cause, Channel, Datagrams, Idle, Listener, LookupData, LookupReason};
+use interlock::cm::{
+    self, AnswerData, Cause, Channel, ConnectData, Datagrams, Idle, Listener, LookingUp, LookupData, LookupReason,
+    RejectReason,
+};
 use interlock::number::Qkey;
 use interlock::{Checked, Context, Limits, Poller, ProtectionDomain, QueuePair, ReadyToSend, UnreliableDatagram, Work};
 use std::net::{IpAddr, SocketAddr};
@@ -155,4 +158,130 @@ fn members_of_a_group_get_its_datagrams() {
     let bound_again = membership.leave().unwrap();
     drop(bound_again.join(group()).unwrap().wait(PATIENCE).unwrap());
     drop(bound().join(group()).unwrap());
+}
+
+fn looking_up(at: SocketAddr) -> LookingUp {
+    let idle = Idle::for_datagrams(&Channel::open(&context()).unwrap()).unwrap();
+    let resolved = idle.resolve(at, PATIENCE).unwrap().wait(PATIENCE).unwrap();
+    resolved.look_up(&LookupData::none()).unwrap()
+}
+
+#[test]
+fn a_lookup_in_no_time_is_late_and_the_next_one_is_answered() {
+    let (mut listener, at) = listener();
+    let failed = cm::look_up(&context(), at, &LookupData::none(), Duration::ZERO).unwrap_err();
+    assert!(matches!(failed, Cause::TimedOut(Duration::ZERO) | Cause::Address(_)), "{failed:?}");
+    for _ in 0..2 {
+        let failed = looking_up(at).wait(Duration::ZERO).unwrap_err();
+        assert!(matches!(failed, Cause::TimedOut(Duration::ZERO)), "{failed:?}");
+    }
+    let server = Side::new();
+    let mut late = 0;
+    // rdma_cm does not say that these clients have gone.
+    while let Ok(request) = listener.next(SHORT) {
+        late += 1;
+        match late {
+            1 => request.answer(&server.pair, &AnswerData::none()).unwrap(),
+            _ => request.refuse(&AnswerData::none()).unwrap(),
+        }
+    }
+    assert!((2..=3).contains(&late), "{late}");
+    let asking = looking_up(at);
+    let request = listener.next(Duration::MAX).unwrap();
+    drop(listener);
+    request.answer(&server.pair, &AnswerData::framed(&[]).unwrap()).unwrap();
+    let service = asking.wait(Duration::MAX).unwrap();
+    assert_eq!((service.queue_pair, service.data.framed()), (server.pair.number(), Some(&[][..])));
+}
+
+#[test]
+fn a_port_for_connections_is_another_than_the_same_port_for_datagrams() {
+    let (mut of_datagrams, at) = listener();
+    let mut of_connections = cm::listen(&context(), at).unwrap();
+    let asking = looking_up(at);
+    let server = Side::new();
+    let request = of_datagrams.next(PATIENCE).unwrap();
+    assert_eq!(request.local_address(), Some(at));
+    request.answer(&server.pair, &AnswerData::none()).unwrap();
+    assert_eq!(asking.wait(PATIENCE).unwrap().queue_pair, server.pair.number());
+    assert!(of_connections.poll().unwrap().is_none());
+    let mut connecting = support::Side::new(context().checked_domain().unwrap());
+    let failed = thread::scope(|scope| {
+        scope.spawn(|| drop(of_connections.next(PATIENCE).unwrap()));
+        cm::connect(at, connecting.take(), &ConnectData::none(), PATIENCE).unwrap_err()
+    });
+    assert!(matches!(failed.cause, Cause::Rejected { reason: RejectReason::CONSUMER, .. }), "{failed:?}");
+    assert!(of_datagrams.poll().unwrap().is_none());
+    drop(of_datagrams);
+    let failed = looking_up(at).wait(PATIENCE).unwrap_err();
+    assert!(matches!(failed, Cause::NotServed { reason: LookupReason::NO_SUCH_SERVICE, .. }), "{failed:?}");
+    drop(of_connections);
+    let (_of_datagrams, at) = listener();
+    let mut connecting = support::Side::new(context().checked_domain().unwrap());
+    let failed = cm::connect(at, connecting.take(), &ConnectData::none(), PATIENCE).unwrap_err();
+    assert!(matches!(failed.cause, Cause::Rejected { reason: RejectReason::NO_SUCH_SERVICE, .. }), "{failed:?}");
+}
+
+#[test]
+fn a_service_that_ends_refuses_the_lookups_that_wait() {
+    let (listener, at) = listener();
+    let asking = [(); 3].map(|()| looking_up(at));
+    thread::sleep(SHORT);
+    drop(listener);
+    for asking in asking {
+        let failed = asking.wait(PATIENCE).unwrap_err();
+        assert!(matches!(failed, Cause::NotServed { reason: LookupReason::REFUSED, .. }), "{failed:?}");
+    }
+}
+
+#[test]
+fn a_recipient_outlives_all_that_found_it() {
+    let (mut listener, at) = listener();
+    let [mut client, mut server] = [Side::new(), Side::new()];
+    server.receive();
+    let asking = looking_up(at);
+    listener.next(PATIENCE).unwrap().answer(&server.pair, &AnswerData::none()).unwrap();
+    let service = asking.wait(PATIENCE).unwrap();
+    drop(listener);
+    let recipient = service.recipient(&client.domain).unwrap();
+    drop(service);
+    client.pair.post_send_to(message(&client.domain, b"hello"), &recipient).unwrap();
+    assert!(matches!(next(&mut client.poller).into_work(), Work::Sent(_)));
+    server.assert_received(b"hello");
+    drop(server);
+    // Nobody learns that nobody gets it.
+    client.pair.post_send_to(message(&client.domain, b"hello"), &recipient).unwrap();
+    assert!(matches!(next(&mut client.poller).into_work(), Work::Sent(_)));
+}
+
+#[test]
+fn a_member_of_a_group_stays_when_another_leaves() {
+    let context = context();
+    let channel = Channel::open(&context).unwrap();
+    let group = IpAddr::from([239, 7, 7, 10]);
+    let bound = || Idle::for_datagrams(&channel).unwrap().bind((address(&context), 0).into()).unwrap();
+    let [one, two] = [(); 2].map(|()| bound().join(group).unwrap().wait(Duration::MAX).unwrap());
+    let [mut first, mut second, mut sender] = [(); 3].map(|()| Side::new());
+    one.attach(&mut first.pair).unwrap();
+    two.attach(&mut second.pair).unwrap();
+    let left = one.leave().unwrap();
+    second.receive();
+    let all = two.recipient(&sender.domain).unwrap();
+    sender.pair.post_send_to(message(&sender.domain, b"all"), &all).unwrap();
+    assert!(matches!(next(&mut sender.poller).into_work(), Work::Sent(_)));
+    second.assert_received(b"all");
+    let again = left.join(group).unwrap().wait(PATIENCE).unwrap();
+    again.detach(&mut first.pair).unwrap();
+    assert!(again.detach(&mut sender.pair).is_err(), "it was never attached");
+    // A pair is still attached when its membership ends; the pair is destroyed afterwards.
+    drop(two);
+    drop(second);
+    // The identifier that has left is one that listens.
+    let mut listener = again.leave().unwrap().listen(0).unwrap();
+    let asking = looking_up(listener.local_address().unwrap());
+    drop(listener.next(PATIENCE).unwrap());
+    assert!(matches!(asking.wait(PATIENCE), Err(Cause::NotServed { reason: LookupReason::REFUSED, .. })));
+    let many: Vec<_> = (0..8).map(|last| bound().join([239, 7, 8, last].into()).unwrap()).collect();
+    let many = many.into_iter().map(|joining| joining.wait(PATIENCE).unwrap());
+    thread::scope(|scope| many.for_each(|membership| drop(scope.spawn(|| drop(membership)))));
 }

@@ -6,14 +6,17 @@ use interlock::cm::{
     Parameters, Progress, RejectData, RejectReason, Resolved,
 };
 use interlock::error::{CreateError, NotOnIwarp, RegisterFailure, RequestFlaw, TransitionFailure};
+use interlock::memory::Foreign;
 use interlock::number::AckTimeout;
 use interlock::soft::{Fabric, Fault, Profile, Verb};
 use interlock::state::DeviceState;
-use interlock::{AnyQueuePair, Checked, Context, Limits, PostError, RemoteAtomic, RemoteWrite};
+use interlock::{AnyQueuePair, Checked, Context, Limits, LocalWrite, PostError, RemoteAtomic, RemoteWrite};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{PATIENCE, Side, address, message};
+use support::{Counted, PATIENCE, Side, address, eventually, message};
 
 const SHORT: Duration = Duration::from_millis(50);
 /// Half of it is more than a timer of [`SHORT`] takes on the slowest machine.
@@ -74,9 +77,12 @@ impl World {
     fn ends_clean(self) {
         let Self { fabric, context, listener, .. } = self;
         drop(listener);
-        fabric.run();
-        let left = format!("{fabric:?}");
-        assert!(left.contains("cm_identifiers: 0, cm_events: 0"), "{left}");
+        // On iWARP, a thread may still drop an identifier.
+        let is_clean = eventually(|| {
+            fabric.run();
+            format!("{fabric:?}").contains("cm_identifiers: 0, cm_events: 0")
+        });
+        assert!(is_clean, "{fabric:?}");
         drop(context);
     }
 }
@@ -135,7 +141,7 @@ fn a_host_that_does_not_answer_costs_no_more_than_the_timeout() {
     world.ends_clean();
 }
 
-/// The thread that sleeps on the channel chose its time before the other one's timer was set.
+/// The sleeping thread chose its timeout before the other thread set a timer.
 #[test]
 fn a_timer_is_not_slept_over_while_another_thread_sleeps_on_the_channel() {
     let fabric = Fabric::new();
@@ -292,6 +298,122 @@ fn a_removed_device_ends_everything_on_it() {
     world.fabric.heal();
 }
 
+/// CM038: each later call of an identifier names the removal, as often as it is asked, and gives everything back.
+#[test]
+fn an_identifier_of_a_removed_device_says_so_in_every_call() {
+    for profile in [Profile::Specification, Profile::Siw] {
+        let world = World::on(Fabric::with_profile(profile));
+        let channel = Channel::open(&world.context).unwrap();
+        let bound = Idle::new(&channel).unwrap().bind((address(&world.context), 0).into()).unwrap();
+        let mut resolved = world.resolved();
+        let mut pair = world.side().take();
+        world.fabric.inject(Fault::DeviceRemoved { device: "dev0".into() });
+        for _ in 0..2 {
+            let failed = resolved.connect(pair, &Parameters::default(), &ConnectData::none()).unwrap_err();
+            assert!(matches!(failed.cause, Cause::DeviceRemoved), "{failed:?}");
+            (resolved, pair) = failed.value;
+        }
+        let failed = bound.listen(0).unwrap_err();
+        assert!(matches!(failed.cause, Cause::DeviceRemoved), "{failed:?}");
+        drop((resolved, failed));
+        world.fabric.heal();
+    }
+}
+
+/// CM038, for datagrams.
+#[test]
+fn a_lookup_or_a_group_of_a_removed_device_says_so() {
+    let fabric = Fabric::new();
+    let context = Context::open_on(&fabric, "dev0").unwrap();
+    let channel = Channel::open(&context).unwrap();
+    let new = || Idle::for_datagrams(&channel).unwrap();
+    let at = SocketAddr::new(address(&context), 0);
+    let listener = cm::serve(&context, at).unwrap();
+    let at = listener.local_address().unwrap();
+    let resolved = || new().resolve(at, PATIENCE).unwrap().wait(PATIENCE).unwrap();
+    let bound = || new().bind(SocketAddr::new(at.ip(), 0)).unwrap();
+    let (resolved, bound, member) = (resolved(), bound(), bound().join(GROUP).unwrap().wait(PATIENCE).unwrap());
+    fabric.inject(Fault::DeviceRemoved { device: "dev0".into() });
+    let failed = resolved.look_up(&LookupData::none()).unwrap_err();
+    assert!(matches!(failed.cause, Cause::DeviceRemoved), "{failed:?}");
+    let failed = failed.value.look_up(&LookupData::none()).unwrap_err();
+    assert!(matches!(failed.cause, Cause::DeviceRemoved), "{failed:?}");
+    let failed = bound.join(GROUP).unwrap_err();
+    assert!(matches!(failed.cause, Cause::DeviceRemoved), "{failed:?}");
+    let left = member.leave().unwrap();
+    assert!(matches!(left.join(GROUP).unwrap_err().cause, Cause::DeviceRemoved));
+    fabric.heal();
+}
+
+const GROUP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(239, 7, 7, 9));
+
+/// The network ends a membership, and the program leaves the group and joins it again. The news of the old membership
+/// does not end the new one, whether another identifier has taken it from the channel or nobody has.
+#[test]
+fn a_membership_that_was_lost_does_not_end_the_next_one() {
+    let fabric = Fabric::new();
+    let context = Context::open_on(&fabric, "dev0").unwrap();
+    let channel = Channel::open(&context).unwrap();
+    let bound = Idle::for_datagrams(&channel).unwrap().bind((address(&context), 0).into()).unwrap();
+    let mut member = bound.join(GROUP).unwrap().wait(PATIENCE).unwrap();
+    let lose = || fabric.inject(Fault::GroupsLost { device: "dev0".into() });
+    for is_taken in [true, false] {
+        lose();
+        if is_taken {
+            channel.poll().unwrap();
+        }
+        member = member.leave().unwrap().join(GROUP).unwrap().wait(PATIENCE).unwrap();
+    }
+    // While a join is in progress, the same event is its answer.
+    let bound = member.leave().unwrap();
+    let joining = bound.join(GROUP).unwrap();
+    let Progress::Done(member) = joining.poll().unwrap() else { panic!("not joined") };
+    let manual = Fabric::manual();
+    let context = Context::open_on(&manual, "dev0").unwrap();
+    let channel = Channel::open(&context).unwrap();
+    let bound = Idle::for_datagrams(&channel).unwrap().bind((address(&context), 0).into()).unwrap();
+    let joining = bound.join(GROUP).unwrap();
+    manual.inject(Fault::GroupsLost { device: "dev0".into() });
+    let failed = joining.poll().unwrap_err();
+    assert!(matches!(&failed, Cause::Failed(error) if error.errno() == libc::ENETRESET), "{failed:?}");
+    drop(member);
+}
+
+/// CM044: the number of a pair comes free although the first disconnect failed.
+#[test]
+fn a_disconnect_that_failed_is_tried_again_by_the_wait_for_the_number() {
+    let mut world = World::on(Fabric::new());
+    let [(mut client, of_client), (_server, of_server)] = world.connected();
+    let mut of_server = of_server;
+    world.fabric.inject(Fault::VerbFails { verb: Verb::RdmaDisconnect, after: 0, count: 2, errno: libc::ENOMEM });
+    let mut ended = of_client.disconnect().unwrap();
+    ended.pair.drain(&mut client.poller, PATIENCE, drop).unwrap();
+    assert!(of_server.poll_end().unwrap().is_none(), "nobody has told the peer");
+    assert_eq!(ended.wait_for_number(PATIENCE).unwrap_err().errno(), libc::ENOMEM, "it failed again, and says so");
+    let peer = thread::spawn(move || {
+        assert!(matches!(of_server.wait_end(PATIENCE).unwrap(), Some(Cause::Disconnected)));
+        drop(of_server.disconnect().unwrap());
+    });
+    assert!(ended.wait_for_number(PATIENCE).unwrap());
+    peer.join().unwrap();
+    drop(ended);
+    world.ends_clean();
+}
+
+/// A failed disconnect on a device that was removed is no error: the number will not be used again.
+#[test]
+fn the_number_of_a_removed_device_is_not_waited_for() {
+    let mut world = World::on(Fabric::new());
+    let [(_client, of_client), (_server, _of_server)] = world.connected();
+    world.fabric.inject(Fault::VerbFails { verb: Verb::RdmaDisconnect, after: 0, count: 2, errno: libc::ENODEV });
+    let mut ended = of_client.disconnect().unwrap();
+    world.fabric.inject(Fault::DeviceRemoved { device: "dev0".into() });
+    assert!(!ended.wait_for_number(PATIENCE).unwrap());
+    assert!(!ended.wait_for_number(Duration::MAX).unwrap(), "the event of the removal was taken before");
+    drop(ended);
+    world.fabric.heal();
+}
+
 /// CM038: rdma_cm answers as if the client had gone.
 #[test]
 fn a_request_whose_device_was_removed_is_not_one_whose_client_has_gone() {
@@ -307,7 +429,7 @@ fn a_request_whose_device_was_removed_is_not_one_whose_client_has_gone() {
     }
 }
 
-/// rdma_cm chooses it. A reset starts ahead of it.
+/// rdma_cm chooses the first packet number of a pair, and the pair knows it.
 #[test]
 fn a_pair_knows_the_first_number_that_it_sends() {
     let mut world = World::on(Fabric::new());
@@ -460,7 +582,170 @@ fn assert_errored(failed: &Failed<AnyQueuePair<Checked>>) {
     assert_eq!(pair.query_state().unwrap(), DeviceState::Error);
 }
 
-/// CM045. An iWARP device moves the pair by itself, so a step that fails never gives back a pair in Init.
+/// CM016 on iWARP, where `rdma_connect` blocks as long as TCP tries. The thread that makes the call keeps the pair.
+#[test]
+fn on_iwarp_a_silent_host_costs_no_more_than_the_timeout() {
+    let world = World::on(Fabric::with_profile(Profile::Siw));
+    world.fabric.inject(Fault::ConnectRequestsLost { count: u32::MAX });
+    let freed = Arc::new(AtomicUsize::new(0));
+    let [mut late, mut dropped, mut patient] = [(); 3].map(|()| world.side());
+    for side in [&mut late, &mut dropped] {
+        let memory = side.domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap();
+        side.pair.as_mut().unwrap().post_receive(memory.split().1).unwrap();
+    }
+    let start = Instant::now();
+    let failed = world.connecting(&mut late).wait(SHORT).unwrap_err();
+    assert!(matches!(failed.cause, Cause::TimedOut(SHORT)), "{failed:?}");
+    assert!(matches!(failed.value, AnyQueuePair::Vacant), "{:?}", failed.value);
+    assert!(start.elapsed() >= SHORT && start.elapsed() < PATIENCE);
+    drop(world.connecting(&mut dropped));
+    let channel = Channel::open(&world.context).unwrap();
+    let resolved = Idle::new(&channel).unwrap().resolve(world.at, PATIENCE).unwrap().wait(PATIENCE).unwrap();
+    let connecting = resolved.connect(patient.take(), &Parameters::default(), &ConnectData::none()).unwrap();
+    let Progress::Pending(connecting) = connecting.poll().unwrap() else { panic!("nobody answers") };
+    let readiness = channel.readiness().unwrap();
+    assert!(!readiness.wait(SHORT).unwrap());
+    let mut poll_both = || [&mut late, &mut dropped].map(|side| drop(side.poller.poll().unwrap()));
+    poll_both();
+    assert_eq!(freed.load(Ordering::Relaxed), 0, "the device may still use the receives");
+    // TCP gives up.
+    world.fabric.heal();
+    assert!(readiness.wait(PATIENCE).unwrap(), "an event loop is woken");
+    let failed = connecting.wait(PATIENCE).unwrap_err();
+    assert!(matches!(&failed.cause, Cause::Call(error) if error.errno() == libc::ETIMEDOUT), "{failed:?}");
+    let AnyQueuePair::Init(pair) = failed.value else { panic!("{:?}", failed.value) };
+    assert!(eventually(|| {
+        poll_both();
+        freed.load(Ordering::Relaxed) == 2
+    }));
+    // Another error, after there was a stream: the device may have moved the pair.
+    world.fabric.inject(Fault::VerbFails { verb: Verb::RdmaConnect, after: 0, count: 1, errno: libc::ECONNRESET });
+    let failed = world.connecting(&mut world.side()).wait(PATIENCE).unwrap_err();
+    assert!(matches!(failed.cause, Cause::PeerGone(_)), "{failed:?}");
+    assert_errored(&failed);
+    // Nothing was done to the pair, so it can be connected.
+    patient.pair = Some(pair);
+    let (mut world, mut server) = (world, Side::new(patient.domain.clone()));
+    let connecting = world.connecting(&mut patient);
+    let accepting = world.accepting(&mut server).unwrap();
+    drop((connecting.wait(PATIENCE).unwrap(), accepting.wait(PATIENCE).unwrap()));
+    drop((readiness, channel));
+    world.ends_clean();
+}
+
+/// The kernel interrupts `rdma_connect` while TCP connects, if a signal of the program comes to the thread of the call.
+#[test]
+fn on_iwarp_a_signal_does_not_end_a_connect() {
+    let mut world = World::on(Fabric::with_profile(Profile::Siw));
+    let fault = Fault::VerbFails { verb: Verb::RdmaConnect, after: 0, count: 2, errno: libc::EINTR };
+    world.fabric.inject(fault);
+    let [mut client, mut server] = [world.side(), world.side()];
+    let connecting = world.connecting(&mut client);
+    let accepting = world.accepting(&mut server).unwrap();
+    drop((connecting.wait(PATIENCE).unwrap(), accepting.wait(PATIENCE).unwrap()));
+    world.ends_clean();
+}
+
+/// The attack: a program gives a connect up, forgets it or leaves the scope of its domain while a thread still calls
+/// `rdma_connect`. The device has the memory of the posted receives meanwhile, so nobody may free it.
+#[test]
+fn on_iwarp_memory_of_a_connect_that_was_given_up_is_never_freed_early() {
+    let world = World::on(Fabric::with_profile(Profile::Siw));
+    world.fabric.inject(Fault::ConnectRequestsLost { count: u32::MAX });
+    let [dropped, late, forgotten] = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));
+    for (how, freed) in [&dropped, &late, &forgotten].into_iter().enumerate() {
+        let left = world.context.with_domain(|domain| {
+            let mut side = Side::new(domain.clone());
+            let memory = domain.register::<LocalWrite, _>(Foreign(Counted::new(8, freed))).unwrap();
+            side.pair.as_mut().unwrap().post_receive(memory.split().1).unwrap();
+            let resolved = world.resolved();
+            let connecting = resolved.connect(side.take(), &Parameters::default(), &ConnectData::none()).unwrap();
+            match how {
+                0 => drop(connecting),
+                1 => drop(connecting.wait(Duration::ZERO).unwrap_err()),
+                _ => std::mem::forget(connecting),
+            }
+        });
+        left.unwrap();
+    }
+    thread::sleep(SHORT);
+    let counts = || [&dropped, &late, &forgotten].map(|freed| freed.load(Ordering::Relaxed));
+    assert_eq!(counts(), [0; 3], "the calls have not returned");
+    world.fabric.heal();
+    assert!(eventually(|| counts() == [1, 1, 0]), "{:?}", counts());
+}
+
+/// Nobody polls an identifier whose connect was given up, although a thread still calls for it.
+#[test]
+fn on_iwarp_a_connect_that_was_given_up_wakes_no_event_loop() {
+    let world = World::on(Fabric::with_profile(Profile::Siw));
+    world.fabric.inject(Fault::ConnectRequestsLost { count: u32::MAX });
+    let channel = Channel::open(&world.context).unwrap();
+    let mut side = world.side();
+    let resolved = Idle::new(&channel).unwrap().resolve(world.at, PATIENCE).unwrap().wait(PATIENCE).unwrap();
+    let connecting = resolved.connect(side.take(), &Parameters::default(), &ConnectData::none()).unwrap();
+    let readiness = channel.readiness().unwrap();
+    world.fabric.inject(Fault::DeviceRemoved { device: "dev0".into() });
+    assert!(channel.poll().unwrap(), "the event of the removal");
+    assert!(readiness.wait(PATIENCE).unwrap());
+    drop(connecting);
+    assert!(!channel.poll().unwrap());
+    assert!(!readiness.wait(SHORT).unwrap());
+    world.fabric.heal();
+}
+
+/// The thread that asks wakes the task, whose waker panics there. The pair comes back all the same.
+#[test]
+#[cfg(feature = "aio")]
+fn on_iwarp_a_waker_that_panics_takes_no_pair_along() {
+    use interlock::aio::{SharedPoller, cm::SharedChannel};
+    use std::task::{Context, Poll, Wake, Waker};
+
+    #[derive(Default)]
+    struct Panicking(AtomicUsize);
+    impl Wake for Panicking {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            panic!("the waker's own fault");
+        }
+    }
+
+    let world = World::on(Fabric::with_profile(Profile::Siw));
+    world.fabric.inject(Fault::ConnectRequestsLost { count: u32::MAX });
+    let domain = world.context.checked_domain().unwrap();
+    let (queue, poller) = domain.completion_queue(16).unwrap();
+    let limits = Limits { sends: 4, receives: 4, ..Limits::default() };
+    let pair = domain.reliable(&queue, &limits).unwrap().into_init(&world.context.active_port().unwrap()).unwrap();
+    let (poller, channel) = (SharedPoller::new(poller), SharedChannel::open(&world.context).unwrap());
+    // The drivers do not run, but without them the waits would not keep the waker.
+    let drivers = (channel.driver().unwrap(), poller.driver().unwrap());
+    let data = ConnectData::none();
+    let mut connecting = std::pin::pin!(channel.connect(&poller, world.at, pair, &data, PATIENCE));
+    let (panicking, mut quiet) = (Arc::new(Panicking::default()), Context::from_waker(Waker::noop()));
+    // The steps before the connect need some time.
+    for _ in 0..20 {
+        assert!(connecting.as_mut().poll(&mut quiet).is_pending());
+        thread::sleep(Duration::from_millis(5));
+    }
+    let waker = Waker::from(Arc::clone(&panicking));
+    assert!(connecting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    world.fabric.heal();
+    assert!(eventually(|| panicking.0.load(Ordering::Relaxed) == 1));
+    let mut found = None;
+    assert!(eventually(|| {
+        if let Poll::Ready(result) = connecting.as_mut().poll(&mut quiet) {
+            found = Some(result);
+        }
+        found.is_some()
+    }));
+    let failed = found.unwrap().unwrap_err();
+    assert!(matches!(&failed.cause, Cause::Call(error) if error.errno() == libc::ETIMEDOUT), "{failed:?}");
+    assert!(matches!(failed.value, AnyQueuePair::Init(_)), "{:?}", failed.value);
+    drop(drivers);
+}
+
+/// CM045. An iWARP device moves the pair by itself. So a failed step gives back a pair in Init only if there was no TCP
+/// stream.
 #[test]
 fn on_iwarp_a_pair_that_was_not_connected_is_in_error() {
     let mut world = World::on(Fabric::with_profile(Profile::Siw));
@@ -480,7 +765,10 @@ fn on_iwarp_a_pair_that_was_not_connected_is_in_error() {
     world.fabric.inject(fails(Verb::RdmaGetCmEvent));
     let failed = connecting.wait(PATIENCE).unwrap_err();
     assert!(matches!(failed.cause, Cause::Call(_)), "{failed:?}");
-    assert_errored(&failed);
+    // The thread that makes the call may still have the pair.
+    if !matches!(failed.value, AnyQueuePair::Vacant) {
+        assert_errored(&failed);
+    }
     drop(world.listener.poll());
     // The client ends while the server accepts, after the device has moved the server's pair.
     world.fabric.inject(Fault::ClientsGone { count: 1 });

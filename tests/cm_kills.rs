@@ -11,13 +11,11 @@ use interlock::cm::{
 use interlock::state::PostReceive;
 use interlock::{AnyQueuePair, Checked, QueuePair, Work};
 use std::env;
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+use support::victim::{Victim, assert_nothing_is_left_of, stop};
 use support::{Need, PATIENCE, Side, address, context, eventually, lacks_need, message};
 
 /// How often a victim is killed at each step: at 12 steps, about a hundred in all.
@@ -53,63 +51,16 @@ enum ServerStep {
     Talking,
 }
 
-/// A process that is to be killed.
-struct Victim {
-    child: Child,
-    says: BufReader<ChildStdout>,
+/// A client that connects to `of`, and stops at its step.
+fn client(step: ClientStep, of: SocketAddr) -> Victim {
+    Victim::start(&[(STEP, &format!("Client{step:?}")), (PEER, &of.to_string())])
 }
 
-impl Victim {
-    fn start(step: &str, peer: Option<SocketAddr>) -> Self {
-        let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "victim", "--ignored", "--nocapture"]).env(STEP, step);
-        command.env(PEER, peer.map_or(String::new(), |peer| peer.to_string()));
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let says = BufReader::new(child.stdout.take().unwrap());
-        Self { child, says }
-    }
-
-    fn client(step: ClientStep, of: SocketAddr) -> Self {
-        Self::start(&format!("Client{step:?}"), Some(of))
-    }
-
-    /// A server, and its address.
-    fn server(step: ServerStep) -> (Self, SocketAddr) {
-        let mut this = Self::start(&format!("Server{step:?}"), None);
-        let at = this.said("address").parse().unwrap();
-        (this, at)
-    }
-
-    /// The rest of the line that begins with `word`. Each wait of the victim has a limit, so the line arrives or the
-    /// pipe ends.
-    fn said(&mut self, word: &str) -> String {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            assert_ne!(self.says.read_line(&mut line).unwrap(), 0, "the victim has ended and did not say {word:?}");
-            if let Some(rest) = line.strip_prefix(word) {
-                return rest.trim().to_owned();
-            }
-        }
-    }
-
-    fn kill(mut self) -> u32 {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        self.child.id()
-    }
-
-    fn kill_at_its_step(mut self) -> u32 {
-        self.said("stopped");
-        self.kill()
-    }
-}
-
-/// Prints that the victim has reached its step, and waits to be killed.
-fn stop() -> ! {
-    println!("\nstopped");
-    thread::sleep(2 * PATIENCE);
-    panic!("nobody killed this process");
+/// A server that stops at its step, and its address.
+fn server(step: ServerStep) -> (Victim, SocketAddr) {
+    let mut server = Victim::start(&[(STEP, &format!("Server{step:?}")), (PEER, "")]);
+    let at = server.said("address").parse().unwrap();
+    (server, at)
 }
 
 /// Not a test, but the process that the tests kill.
@@ -126,6 +77,10 @@ fn victim() {
         }
         let connecting = side.ask(resolved);
         if step == "ClientAsked" {
+            if context().is_iwarp() {
+                // A thread makes the call.
+                std::thread::sleep(SHORT);
+            }
             stop();
         }
         connecting.wait(PATIENCE).unwrap()
@@ -284,12 +239,12 @@ fn server_is_gone(cause: &Cause) -> bool {
 /// Whether this is a cause that only iWARP gives. The device connects the pair by itself, and disconnects it when the
 /// peer's stream ends. Or the stream of a killed peer stays silent until the device gives up.
 fn is_broken_by_iwarp(cause: &Cause) -> bool {
-    context().is_iwarp() && matches!(cause, Cause::Disconnected | Cause::Unreachable { .. })
+    context().is_iwarp() && matches!(cause, Cause::Disconnected | Cause::Unreachable { .. } | Cause::PeerGone(_))
 }
 
 /// Kills a client at its step. The listener must stay usable.
 fn outlive_a_client(step: ClientStep, round: usize, listener: &mut Listener, at: SocketAddr) -> u32 {
-    let mut client = Victim::client(step, at);
+    let mut client = client(step, at);
     let mut server = Player::new();
     match step {
         ClientStep::Resolved => {
@@ -336,7 +291,7 @@ fn outlive_a_client(step: ClientStep, round: usize, listener: &mut Listener, at:
 
 /// Kills a server at its step.
 fn outlive_a_server(step: ServerStep, round: usize) -> u32 {
-    let (mut server, at) = Victim::server(step);
+    let (mut server, at) = server(step);
     let mut client = Player::new();
     if step == ServerStep::Listening {
         server.said("stopped");
@@ -344,13 +299,8 @@ fn outlive_a_server(step: ServerStep, round: usize) -> u32 {
         // Two variants take turns: the server is killed before the client asks, or before it reads the request.
         if round.is_multiple_of(2) {
             let killed = server.kill();
-            // On iWARP the call itself finds that nobody listens.
-            match resolved.connect(client.pair(), &Parameters::default(), &ConnectData::none()) {
-                Ok(connecting) => client.goes_on_without(connecting.wait(PATIENCE).unwrap_err(), server_is_gone),
-                Err(Failed { value: (_, pair), cause }) => {
-                    client.goes_on_without(Failed { value: pair.into(), cause }, server_is_gone);
-                }
-            }
+            let connecting = client.ask(resolved);
+            client.goes_on_without(connecting.wait(PATIENCE).unwrap_err(), server_is_gone);
             return killed;
         }
         let connecting = client.ask(resolved);
@@ -434,31 +384,6 @@ impl Player {
         assert_ne!(killed, 0, "the peer has ended by itself");
         killed
     }
-}
-
-/// The objects that the kernel still has of these processes: identifiers, pairs and others.
-fn left_of(processes: &[u32]) -> Vec<String> {
-    let mut found = Vec::new();
-    for kind in ["cm_id", "qp", "cq", "mr", "pd"] {
-        let listed = Command::new("rdma").args(["resource", "show", kind]).output().unwrap();
-        assert!(listed.status.success(), "rdma resource show {kind}: {listed:?}");
-        let listed = String::from_utf8(listed.stdout).unwrap();
-        let is_of_them = |line: &&str| {
-            let mut words = line.split_whitespace().skip_while(|word| *word != "pid").skip(1);
-            words.next().is_some_and(|pid| processes.iter().any(|killed| killed.to_string() == pid))
-        };
-        found.extend(listed.lines().filter(is_of_them).map(|line| format!("{kind} {line}")));
-    }
-    found
-}
-
-fn assert_nothing_is_left_of(processes: &[u32]) {
-    let mut left = Vec::new();
-    let is_so = eventually(|| {
-        left = left_of(processes);
-        left.is_empty()
-    });
-    assert!(is_so, "{left:#?}");
 }
 
 /// CM018, CM019, CM022

@@ -2,7 +2,7 @@
 #![cfg(feature = "cm")]
 
 use interlock::Context;
-use interlock::cm::{self, AcceptData, Cause, Channel, CmError, ConnectData, Idle, Parameters};
+use interlock::cm::{self, AcceptData, Cause, Channel, CmError, ConnectData, Idle, LookupData, Parameters};
 use std::process::Command;
 use support::{Need, PATIENCE, Side, address, lacks_need};
 
@@ -27,12 +27,17 @@ fn a_removed_device_tells_each_of_its_identifiers() {
     let asking = resolved().connect(client.take(), &Parameters::default(), &ConnectData::none()).unwrap();
     let request = listener.next(PATIENCE).unwrap();
     let accepting = request.accept(server.take(), &Parameters::default(), &AcceptData::none()).unwrap();
-    let of_client = asking.wait(PATIENCE).unwrap();
-    let of_server = accepting.wait(PATIENCE).unwrap();
+    let mut of_client = asking.wait(PATIENCE).unwrap();
+    let mut of_server = accepting.wait(PATIENCE).unwrap();
     let asking = resolved().connect(waiting.take(), &Parameters::default(), &ConnectData::none()).unwrap();
+    let mut late = side();
+    let [idle_of_datagrams, other] = [(); 2].map(|()| Idle::for_datagrams(&channel).unwrap());
+    let of_datagrams = idle_of_datagrams.resolve(at, PATIENCE).unwrap().wait(PATIENCE).unwrap();
+    let (late_resolved, bound) = (resolved(), other.bind((address(&context), 0).into()).unwrap());
     // The command ends when nobody has the device open any more, this process included.
     let mut removal = Command::new("rdma").args(["link", "delete", SPARE]).spawn().unwrap();
-    for mut connection in [of_client, of_server] {
+    // The first one stays: dropping it would disconnect the second one, perhaps before that learns of the removal.
+    for connection in [&mut of_client, &mut of_server] {
         let end = connection.wait_end(PATIENCE).unwrap();
         assert!(matches!(end, Some(Cause::DeviceRemoved)), "{end:?}");
     }
@@ -47,6 +52,13 @@ fn a_removed_device_tells_each_of_its_identifiers() {
         }
     };
     assert!(matches!(end, CmError::DeviceRemoved), "{end:?}");
-    drop((listener, client, server, waiting, channel));
+    // Identifiers that wait for nothing learn of it in their next call.
+    let failed = late_resolved.connect(late.take(), &Parameters::default(), &ConnectData::none()).unwrap_err();
+    assert!(matches!(failed.cause, Cause::DeviceRemoved), "{failed:?}");
+    let failed = of_datagrams.look_up(&LookupData::none()).unwrap_err();
+    assert!(matches!(failed.cause, Cause::DeviceRemoved), "{failed:?}");
+    let failed = bound.join([239, 7, 7, 9].into()).unwrap_err();
+    assert!(matches!(failed.cause, Cause::DeviceRemoved), "{failed:?}");
+    drop((of_client, of_server, listener, client, server, waiting, late, channel));
     drop(removal.try_wait());
 }

@@ -8,39 +8,23 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Item, ItemMod, ItemUse, Meta, UseTree};
 
 /// The layers, from the lowest one up. A file may use its own layer and those before it.
-const FLOORS: [&str; 10] =
-    ["sys", "provider", "device", "domain", "memory", "inflight", "completion", "queue", "scope", "cm"];
+const FLOORS: [&str; 11] =
+    ["sys", "provider", "device", "domain", "memory", "inflight", "completion", "queue", "scope", "cm", "aio"];
 
 /// Modules that every layer may use. They use only each other and `sys`.
-const SERVICES: [&str; 6] = ["os", "readiness", "seal", "sync", "types", "verb_error"];
+const SERVICES: [&str; 7] = ["os", "readiness", "seal", "sync", "trace", "types", "verb_error"];
 
 /// Files of one layer that use each other, with the reason why that is better than the alternatives. Files of the soft
 /// device are not checked, because the device is one machine in many files.
-const CIRCLES: [(&[&str], &str); 6] = [
+const CIRCLES: [(&[&str], &str); 5] = [
+    (
+        &["aio/closing.rs", "aio/cm.rs", "aio/connection.rs", "aio/tcp.rs"],
+        "each way to connect makes connections, and a connection keeps what it was made by, to close it",
+    ),
     (&["completion/departing.rs", "completion/message.rs"], "a message carries a pair, which gives its places back"),
     (
-        &["inflight/extended_polling.rs", "inflight/raw_completion_queue.rs"],
-        "an extended queue is polled by functions that the handle calls, and keep their state there",
-    ),
-    (&["memory/region.rs", "memory/whole.rs"], "a loan of memory gives the peer's view of a region"),
-    (
-        &[
-            "queue/alter.rs",
-            "queue/any.rs",
-            "queue/attributes.rs",
-            "queue/batch.rs",
-            "queue/datagram.rs",
-            "queue/departing_pair.rs",
-            "queue/error.rs",
-            "queue/halves.rs",
-            "queue/local_port.rs",
-            "queue/pair.rs",
-            "queue/request.rs",
-            "queue/state.rs",
-            "queue/transport.rs",
-            "queue/untyped.rs",
-        ],
-        "a pair names its states and its errors, and the errors give the pair back",
+        &["inflight/polling.rs", "inflight/raw_completion_queue.rs"],
+        "the polling end keeps its queue, and making a queue returns that end",
     ),
     (&["scope/error.rs", "scope/ticket.rs"], "an error gives the ticket back"),
     (&["scope/exclusive.rs", "scope/section.rs"], "the one opens the other, and is kept by it"),
@@ -48,13 +32,13 @@ const CIRCLES: [(&[&str], &str); 6] = [
 
 /// The greatest allowed number of `unsafe` blocks and implementations outside of the soft device, and of files with
 /// them.
-const MOST_UNSAFE: (usize, usize) = (278, 31);
+const MOST_UNSAFE: (usize, usize) = (231, 20);
 
 /// The same for the soft device.
 const MOST_UNSAFE_IN_SOFT: (usize, usize) = (119, 7);
 
 /// The layers without `unsafe` code, in which the compiler refuses it.
-const SAFE_FLOORS: [&str; 4] = ["device", "completion", "queue", "cm"];
+const SAFE_FLOORS: [&str; 5] = ["device", "completion", "queue", "cm", "aio"];
 
 /// The greatest allowed number of names at the crate root, not counting modules.
 const MOST_NAMES: usize = 45;

@@ -140,6 +140,18 @@ fn many_clients_tear_nothing() {
     }
 }
 
+#[cfg(feature = "tokio")]
+#[test]
+fn many_clients_that_are_tasks_tear_nothing() {
+    for (clients, keys) in [("4", "1"), ("2", "50")] {
+        let arguments = ["bench", "--async", "--clients", clients, "--keys", keys, "--operations", "150"];
+        let ended = kv_store(&arguments).succeeded().says(&format!(" puts by {clients} clients in "));
+        ended.says("no value was torn, none went back, no update was lost");
+    }
+    let ended = kv_store(&["bench", "--async", "--slots", "2", "--keys", "3", "--operations", "50", "--patience", "2"]);
+    ended.failed("kv_store: the table is full");
+}
+
 #[test]
 fn a_full_table_is_one_line() {
     let ended = kv_store(&["bench", "--slots", "2", "--keys", "3", "--operations", "50", "--patience", "2"]);
@@ -160,6 +172,13 @@ fn a_bad_argument_is_one_line() {
         (&["put", "key", "123456789 123456789 123456789 123456789 123456789"], "a value has up to 48 bytes"),
         (&["bench", "--clients", "0"], "--clients takes a number from 1 to 1000"),
         (&["bench", "--seconds", "soon"], "--seconds takes a number from 1 to 86400, not \"soon\""),
+        (
+            &["hold", "key", "--async"],
+            match cfg!(feature = "tokio") {
+                true => "--async goes with get, put or bench (-h",
+                false => "--async needs a build with --features tokio",
+            },
+        ),
         (&["serve", "-p", "0"], "-p takes a number from 1"),
         (&["serve", "--lease", "0"], "--lease takes a number from 1 to 86400"),
         (&["-d", "mlx9_9"], "no RDMA device has the name \"mlx9_9\""),
@@ -219,6 +238,53 @@ fn processes_share_a_table() {
     served.run(&["put", "", "of the empty key"]).succeeded();
     let server = served.server.end().succeeded();
     server.says("session 5 said bye").says("2 of 64 slots").says("  color = blue (update 2)");
+}
+
+/// Clients of both kinds, which speak to the same server.
+#[cfg(feature = "tokio")]
+#[test]
+fn tasks_and_threads_share_a_table() {
+    let Some(served) = Served::new("17") else { return };
+    served.run(&["get", "color", "--async"]).failed("kv_store: there is no \"color\"");
+    served.run(&["put", "color", "red"]).succeeded();
+    assert_eq!(served.run(&["get", "color", "--async"]).succeeded().stdout, "red\n");
+    served.run(&["put", "color", "blue", "--async"]).succeeded();
+    assert_eq!(served.run(&["get", "color"]).succeeded().stdout, "blue\n");
+    let bench = ["bench", "--at", "127.0.0.1", "--clients", "4", "--keys", "2", "--operations", "100"];
+    let as_tasks = served.client(&[&bench[..], &["--async"]].concat());
+    as_tasks.end().succeeded().says("no value was torn, none went back, no update was lost");
+    served.run(&bench).succeeded().says("no value was torn, none went back, no update was lost");
+    let server = served.server.end().succeeded();
+    server.says("session 17 said bye").says("3 of 64 slots").says("  color = blue (update 2)");
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn a_task_does_not_wait_for_a_lock_for_ever() {
+    let Some(served) = Served::new("4") else { return };
+    served.run(&["put", "color", "red", "--async"]).succeeded();
+    let holder = served.client(&["hold", "color"]).has_said("session 2 holds the lock of \"color\"");
+    served
+        .run(&["put", "color", "early", "--async", "--patience", "1"])
+        .failed("\"color\" was locked by session 2 for more than 1s");
+    let waiting = served.client(&["put", "color", "blue", "--async"]);
+    thread::sleep(Duration::from_millis(300));
+    holder.kill();
+    waiting.end().succeeded();
+    let server = served.server.end().succeeded();
+    server.says("session 2 died; locks of it that were broken: 1").says("  color = blue (update 2)");
+}
+
+/// The client watches its TCP connection, so it learns of the end before a request fails.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_task_notices_that_the_server_is_killed() {
+    let Some(served) = Served::new("100") else { return };
+    let client = served.client(&["bench", "--at", "127.0.0.1", "--async", "--seconds", "1000", "--patience", "60"]);
+    thread::sleep(Duration::from_secs(2));
+    let Served { server, .. } = served;
+    server.kill();
+    client.end().failed_for_a_dead_peer();
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn completions_of_before_the_destroy_keep_their_status() {
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
-    // When the send has completed, the receive has completed too, but it is not polled yet.
+    // When the send has completed, the receive has completed too, but may not have been polled yet.
     let first = link.poller.wait(PATIENCE).unwrap().check().unwrap();
     let mut received = matches!(first.into_work(), Work::Received(_));
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
@@ -258,6 +258,7 @@ fn receives_posted_in_init_take_the_first_message() {
 
 #[test]
 fn a_pair_with_two_completion_queues_is_drained_on_both() {
+    // The first send without a receive ends the connection, and a send that is posted after that is never flushed.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -456,7 +457,7 @@ fn a_name_is_taken_until_the_last_object_is_gone() {
     let error = context.named_domain(Test).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the domain name `Test` is in use until every object of the domain that has it is dropped (see \
+        "the domain name `Test` is in use until the last object of its domain is dropped (see \
          docs/failures.md#name-taken)"
     );
     drop(buffer);

@@ -324,6 +324,12 @@ fn a_peer_writes_to_memory_that_another_process_sees() {
         assert!(region.store(outside, 0).is_err() && region.write_from(outside, &[0; 8]).is_err());
     }
     assert!(region.load(4).is_err(), "not a word");
+    // Values of any plain type, at any offset.
+    region.write_slice(1001, &[[1_u16, 2], [3, 4]]).unwrap();
+    let mut pairs = [[0_u16; 2]; 2];
+    region.read_slice(1001, &mut pairs).unwrap();
+    assert_eq!(pairs, [[1, 2], [3, 4]]);
+    assert!(region.read_slice(4090, &mut pairs).is_err() && region.write_slice(4090, &pairs).is_err());
     // The map comes back, and can be registered again.
     let map = region.deregister().unwrap();
     let again = link.domain.register_opaque::<RemoteRead, _>(map).unwrap();

@@ -148,10 +148,29 @@ fn any_size_depth_and_manner_of_waiting_will_do() {
     assert_eq!(ended.stdout.lines().filter(|line| line.ends_with(char::is_numeric)).count(), 23, "{ended:#?}");
 }
 
+/// The client's requests are awaited. Each line of the table stands for as many messages as the server has counted.
+#[test]
+#[cfg(feature = "tokio")]
+fn a_client_may_await_its_requests() {
+    for manner in [&["--futures"] as &[&str], &["--futures", "--event"]] {
+        let with = |arguments: &[&str]| perf(&[manner, arguments].concat()).succeeded();
+        let ended = with(&["-n", "20", "-s", "1,64,5000"]);
+        assert_eq!(ended.stdout.lines().filter(|line| line.ends_with(char::is_numeric)).count(), 18, "{ended:#?}");
+        with(&["-s", "32,33", "-n", "40", "-t", "9", "-I", "32"]);
+        with(&["bw", "-s", "64", "-n", "33", "-t", "1"]);
+        with(&["-R", "lat", "bw", "send", "-s", "64", "-n", "20"]);
+    }
+    with_a_duration(&["--futures"]);
+}
+
+fn with_a_duration(manner: &[&str]) {
+    perf(&[manner, &["lat", "send", "-s", "8", "-D", "1"]].concat()).succeeded().says("lat send");
+    perf(&[manner, &["bw", "read", "-s", "8", "-D", "1"]].concat()).succeeded().says("bw read");
+}
+
 #[test]
 fn a_duration_ends_by_itself() {
-    perf(&["lat", "send", "-s", "8", "-D", "1"]).succeeded().says("lat send");
-    perf(&["bw", "read", "-s", "8", "-D", "1"]).succeeded().says("bw read");
+    with_a_duration(&[]);
 }
 
 #[test]
@@ -168,6 +187,10 @@ fn a_bad_argument_is_one_line() {
             &["lat", "frob"],
             "\"frob\" is neither lat, bw, send, write, read nor server, and no host of that name is known: ",
         ),
+        #[cfg(feature = "tokio")]
+        (&["server", "--futures"], "--futures is for the client"),
+        #[cfg(not(feature = "tokio"))]
+        (&["--futures"], "--futures needs tokio"),
         (&["server", "lat"], "a server does what its client asks for"),
         (&["-s", "64,"], "-s takes numbers of bytes from 1 to 1073741824, separated by commas, not \"64,\""),
         (&["-I", "5000"], "-I takes a number from 0 to 4096"),

@@ -389,7 +389,7 @@ fn each_error_leaves_a_scoped_domain_without_its_object() {
     failing(texts.len()).unwrap();
 }
 
-/// The errors that the test above does not cause have the method too.
+/// The errors that the test above does not cause have `into_cause` too.
 #[allow(dead_code, clippy::too_many_arguments, reason = "it need only compile")]
 fn the_others<B: interlock::Brand>(
     destroy: interlock::error::DestroyError<QueuePair<B>>,

@@ -25,7 +25,8 @@ const NAMES: [&str; 1] = ["Named"];
 const REFUSALS: [&str; 3] = ["[E0277]", "[E0119]", "[E0117]"];
 
 /// The public modules that hold types and traits.
-const MODULES: [&str; 18] = [
+const MODULES: [&str; 19] = [
+    "aio",
     "access",
     "attributes",
     "cm",
@@ -128,7 +129,19 @@ fn attempts() -> BTreeMap<String, Vec<String>> {
         .filter_map(|list| list.split(';').next())
         .filter(|list| !list.contains("soft"));
     let exports: Vec<&str> = exports.flat_map(|list| list.split(|c: char| !c.is_alphanumeric())).collect();
-    let ours: Vec<_> = found.types.iter().filter(|(name, _)| exports.contains(&name.as_str())).collect();
+    // Two modules have a type of such a name, so the name alone does not say which.
+    let of = |module: &str| fs::read_to_string(source.join(module).join("mod.rs")).unwrap();
+    let [of_cm, of_aio] = ["cm", "aio"].map(|module| {
+        let text = of(module);
+        let lists = text.split("pub use ").skip(1).filter_map(|list| list.split(';').next());
+        lists.flat_map(|list| list.split(|c: char| !c.is_alphanumeric())).map(str::to_owned).collect::<Vec<_>>()
+    });
+    // Each name is in two modules: `scope` and `aio::lend`, or `cm` and `aio::cm`.
+    let in_two_modules = ["Granted", "Lent", "Failed"];
+    let is_ambiguous =
+        |name: &String| in_two_modules.contains(&name.as_str()) || of_cm.contains(name) && of_aio.contains(name);
+    let is_ours = |name: &String| exports.contains(&name.as_str()) && !is_ambiguous(name);
+    let ours: Vec<_> = found.types.iter().filter(|(name, _)| is_ours(name)).collect();
     let traits = found.traits.iter().filter(|(name, _)| !OPEN.iter().any(|(open, _)| open == name));
     let attempt = |(name, parameters): (&String, &Vec<Kind>)| {
         let of_local = filled(name, parameters);

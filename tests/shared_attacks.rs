@@ -2,6 +2,7 @@
 //! happens. Each runs on a soft device of its own, whose requests stay in flight for as long as the attack needs.
 
 use interlock::attributes::ConnectAttributes;
+use interlock::memory::{Growth, PoolOptions, SizeClass};
 use interlock::number::RetryCount;
 use interlock::shared::{SharedLimits, SharedReceiveQueue};
 use interlock::soft::{Fabric, Fault, Verb};
@@ -11,6 +12,10 @@ use interlock::{
     ReadyToSend, ReliableConnection, Status, WorkId,
 };
 use std::collections::HashSet;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{self, Wake, Waker};
+use std::time::Duration;
 use std::{mem, thread};
 use support::Queues;
 
@@ -385,6 +390,80 @@ fn a_poller_that_was_dropped_never_drops_shared_receives() {
     drop(shared);
 }
 
+type Question = Box<dyn Fn() -> u32 + Send + Sync>;
+
+/// A waker that uses the library, as the runtime of a program may.
+struct Asks {
+    question: Question,
+    answer: mpsc::Sender<u32>,
+}
+
+impl Wake for Asks {
+    fn wake(self: Arc<Self>) {
+        self.answer.send((self.question)()).unwrap();
+    }
+}
+
+/// When the last pair of a dropped queue goes, the receives of the queue are dropped. A pool buffer among them wakes
+/// the task that waits for it. `look` polls until nothing is left.
+fn wakes_when_the_receives_are_dropped<P>(
+    share: impl FnOnce(Poller<Woken>, &CompletionQueue<Woken>) -> (P, Question) + Send + 'static,
+    look: impl FnOnce(P) + Send + 'static,
+) {
+    // There is one domain of this name at a time.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap();
+    let (answer, answers) = mpsc::channel();
+    let program = thread::spawn(move || {
+        let fabric = Fabric::manual();
+        let domain = Context::open_on(&fabric, "dev").unwrap().named_domain(Woken).unwrap();
+        let Stage { domain, queue, poller, mut shared, clients, servers, .. } = Stage::new(fabric, domain);
+        let classes = vec![SizeClass { len_bytes: 64, count: 1 }];
+        let pool = domain.pool(&PoolOptions { classes, growth: Growth::Never, ..Default::default() }).unwrap();
+        shared.post_receive(pool.try_take(64).unwrap()).unwrap();
+        let mut wait = pin!(pool.take(64));
+        let (polled, question) = share(poller, &queue);
+        let asks = Waker::from(Arc::new(Asks { question, answer }));
+        assert!(wait.as_mut().poll(&mut task::Context::from_waker(&asks)).is_pending());
+        drop(shared);
+        drop((clients, servers));
+        look(polled);
+    });
+    let answer = answers.recv_timeout(Duration::from_secs(30));
+    assert_ne!(answer.expect("the waker runs, and has its answer"), 0);
+    program.join().unwrap();
+}
+
+interlock::domain! { struct Woken; }
+
+#[test]
+fn a_waker_never_meets_a_lock_when_the_receives_of_a_queue_are_dropped() {
+    wakes_when_the_receives_are_dropped(
+        |poller, queue| {
+            let queue = queue.clone();
+            (poller, Box::new(move || queue.room()))
+        },
+        |mut poller| while poller.poll().unwrap().is_some() {},
+    );
+    #[cfg(feature = "aio")]
+    wakes_when_the_receives_are_dropped(
+        |poller, _| {
+            let poller = interlock::aio::SharedPoller::new(poller);
+            let other = poller.clone();
+            (poller, Box::new(move || 1 + other.unknown_completions() as u32))
+        },
+        |poller| {
+            let mut polls = 0;
+            let three = std::future::poll_fn(move |context| {
+                polls += 1;
+                context.waker().wake_by_ref();
+                if polls < 3 { task::Poll::Pending } else { task::Poll::Ready(()) }
+            });
+            poller.driver().unwrap().block_on(three).unwrap();
+        },
+    );
+}
+
 support::also_extended![
     a_forgotten_completion_of_a_shared_receive_is_never_lost,
     a_forgotten_completion_never_frees_the_slot_for_another,
@@ -401,4 +480,5 @@ support::also_extended![
     an_id_of_a_destroyed_queue_is_never_the_id_of_another,
     a_removed_device_never_gives_memory_that_it_may_still_have,
     a_poller_that_was_dropped_never_drops_shared_receives,
+    a_waker_never_meets_a_lock_when_the_receives_of_a_queue_are_dropped,
 ];

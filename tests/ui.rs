@@ -146,7 +146,7 @@ fn documented_rules(folder: &Path) -> BTreeSet<String> {
             rules.extend(documented_rules(&entry));
         } else {
             let text = fs::read_to_string(entry).unwrap();
-            let items = text.lines().filter_map(|line| line.strip_prefix("/// - "));
+            let items = text.lines().filter_map(|line| line.strip_prefix("/// - ").or(line.strip_prefix("//! - ")));
             rules.extend(items.filter(|item| is_rule(item)).map(str::to_owned));
         }
     }

@@ -133,6 +133,12 @@ fn c083_a_peer_reaches_what_a_window_is_bound_over() {
         let mut text = [0; 4];
         bound.read_into(24, &mut text).unwrap();
         assert_eq!((bound.load(8).unwrap(), &text), (0x0707_0707_0707_0707, b"text"));
+        // Values of any plain type are bounded by their length in bytes.
+        bound.write_slice(4080, &[1_u64, 2]).unwrap();
+        let mut words = [0_u64; 2];
+        bound.read_slice(4080, &mut words).unwrap();
+        assert_eq!(words, [1, 2]);
+        assert!(bound.write_slice(4088, &words).is_err() && bound.read_slice(4088, &mut words).is_err());
         assert!(bound.load(4096).is_err() && bound.load(4).is_err() && bound.read_into(4095, &mut text).is_err());
         link.left.post_read(link.domain.buffer(32).unwrap(), &remote.slice(0..32).unwrap()).unwrap();
         let Work::Read(read) = next(&mut link.poller).into_work() else { panic!("not a read") };

@@ -56,9 +56,8 @@ impl<B: Brand> Fleet<B> {
         fleet
     }
 
-    /// Sends `messages` messages, in turn over the first `among` pairs. At most as many are in flight at a time as one
-    /// pair holds, and each makes two completions. Returns how many messages arrived at another pair than the one that
-    /// sent them, which must be 0.
+    /// Sends `messages` messages, in turn over the first `among` pairs. Never has more in flight than one pair holds.
+    /// Each message makes two completions. Returns how many arrived at another pair than their sender, which must be 0.
     #[inline(never)]
     pub(crate) fn exchange(&mut self, messages: usize, among: usize) -> usize {
         let mut left = messages;

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each of them uses a part")]
 
 pub(crate) mod fleet;
+#[cfg(feature = "tokio")]
+pub(crate) mod futures;
 pub(crate) mod heap;
 pub(crate) mod race;
 pub(crate) use support::random;

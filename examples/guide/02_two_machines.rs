@@ -7,10 +7,11 @@
 //! guide_02_two_machines server 192.0.2.1      # on one machine: its address on the RDMA network
 //! guide_02_two_machines 192.0.2.1             # on the other
 //! INTERLOCK_DEVICE=soft0 guide_02_two_machines    # both ends here, on two threads
+//! guide_02_two_machines both 192.0.2.1        # the same on an iWARP device, which does not tell its own address
 //! ```
 //!
 //! (`guide_02_two_machines` is `cargo run --example guide_02_two_machines --`.) A soft device reaches its own process
-//! only, so only the third form works on it.
+//! only, so only the last two forms work on it.
 //!
 //! - The server listens. A request names its peer, and `accept` answers it with a pair in Init, which has its receives
 //!   already. The pair is out of reach until it comes back in the connection, in Ready To Send.
@@ -71,17 +72,19 @@ fn call(domain: &ProtectionDomain<Hello>, server: impl ToSocketAddrs) -> anyhow:
     Ok(())
 }
 
+/// The address that a RoCE or soft device has among its GIDs.
+fn own_address(context: &Context) -> anyhow::Result<String> {
+    let port = context.active_port()?;
+    let own = port.gids().iter().find_map(|row| Ipv6Addr::from(row.gid.0).to_ipv4_mapped());
+    Ok(own.context("no GID of this device is an IPv4 address: name one, as in `both 192.0.2.1`")?.to_string())
+}
+
 fn main() -> anyhow::Result<()> {
     let context = Context::open_default()?;
     let domain = context.named_domain(Hello)?;
     match (env::args().nth(1).as_deref(), env::args().nth(2)) {
-        (Some(_), _) if context.is_soft() => bail!("a soft device does not reach other processes: give no host"),
-        (Some("server"), at) => serve(&domain, cm::listen(&context, (at.as_deref().unwrap_or("0.0.0.0"), PORT))?),
-        (Some(host), _) => call(&domain, (host, PORT)),
-        (None, _) => {
-            let port = context.active_port()?;
-            let own = port.gids().iter().find_map(|row| Ipv6Addr::from(row.gid.0).to_ipv4_mapped());
-            let listener = cm::listen(&context, (own.context("the device has no address of IPv4")?, 0))?;
+        (None | Some("both"), at) => {
+            let listener = cm::listen(&context, (at.map_or_else(|| own_address(&context), Ok)?, 0))?;
             let at = listener.local_address().context("no address")?;
             thread::scope(|scope| {
                 let server = scope.spawn(|| serve(&domain, listener));
@@ -89,5 +92,8 @@ fn main() -> anyhow::Result<()> {
                 server.join().expect("no panic")
             })
         }
+        (Some(_), _) if context.is_soft() => bail!("a soft device does not reach other processes: give no host"),
+        (Some("server"), at) => serve(&domain, cm::listen(&context, (at.as_deref().unwrap_or("0.0.0.0"), PORT))?),
+        (Some(host), _) => call(&domain, (host, PORT)),
     }
 }

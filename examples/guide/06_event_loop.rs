@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A poller gives the loop a `Readiness`: a descriptor that becomes readable when there may be completions. Three
-//! steps, in this order, never lose one:
+//! steps, in this order, lose no completion:
 //!
 //! 1. `arm` the poller. It returns `Ready` with a completion, or `Empty`: the queue was seen empty *after* it was
 //!    armed, so the next completion makes the descriptor readable.

@@ -1,32 +1,20 @@
 //! # 8. Choosing memory
 //!
-//! All memory that a device touches is *registered*. Who may touch it then decides which type to use:
-//!
-//! | the memory | use | a peer reaches it | the program sees |
-//! |---|---|---|---|
-//! | messages that come and go | `Buffer` | no | `&mut [u8]`, except in flight |
-//! | the same bytes to many peers | `SharedBuffer` | no | `&[u8]`, also in flight |
-//! | a header of a few bytes | `Inline` | no | any slice: it is copied when it is posted |
-//! | peers write it as long as the program runs | `MemoryRegion` of `RemoteWrite` | yes | copies and words |
-//! | peers write it for a while | `Lease` | until `end` | copies and words; afterwards `&mut [u8]` again |
-//! | the same, granted and ended thousands of times a second | `Window` | until it is ended | likewise |
-//! | a slice of the caller's that must not be copied | `scope` | no | a borrow, back when the scope ends |
+//! All memory that a device touches is *registered*. Who may touch it decides which type to use, and registration is
+//! slow. The table "Choosing memory" of the module `memory` (`src/memory/mod.rs`, or `cargo doc --open`) says which type
+//! to use when, and what each costs. This program uses them one after the other; for a region that a peer may write as
+//! long as the program runs, see chapter 3.
 //!
 //! ```sh
 //! INTERLOCK_DEVICE=soft0 cargo run --example guide_08_memory
 //! ```
 //!
-//! Registration is slow: the kernel pins every page. So register large pieces early and cut them up: `buffers` makes
-//! many buffers of one region. A lease and a lend to a scope each cost one registration. A window costs none: a request
-//! binds it and another one ends it, each as quick as a send. But what the end of a window guarantees depends on the
-//! device, and on many the memory comes back only with the end of the whole region (`windows_are_barriers`). A lease
-//! works on every device, so begin with leases.
-//!
-//! The table says *copies and words* where a peer may write the memory: it can change at any moment, so the program
-//! gets no reference to it. `read_into` copies it, and `load` reads an aligned word of 8 bytes.
+//! Begin with buffers of a pool and with leases, which work on every device. Where a peer may write the memory, it can
+//! change at any moment, so the program gets no reference to it: `read_into` copies it, and `load` reads an aligned
+//! word of 8 bytes.
 use anyhow::bail;
 use interlock::access::Windowed;
-use interlock::memory::Pages;
+use interlock::memory::{Growth, Pages, PoolOptions, SizeClass};
 use interlock::scope::{Exclusive, InScopeError};
 use interlock::{Context, Inline, Limits, LocalWrite, RemoteRegion, RemoteWrite, Work};
 use std::time::Duration;
@@ -62,6 +50,20 @@ fn main() -> anyhow::Result<()> {
         poller.wait(WAIT)?.check()?; // three sends, three receives
     }
     let mut buffer = shared.into_unique()?;
+
+    // Pool: buffers that go home when they are dropped, here with their completions.
+    let classes = vec![SizeClass { len_bytes: 64, count: 2 }];
+    let pool = domain.pool(&PoolOptions { classes, growth: Growth::Never, ..PoolOptions::default() })?;
+    for round in 0..100 {
+        pair.post_receive(pool.try_take(64)?)?;
+        let mut message = pool.try_take(64)?;
+        message.write(format!("message {round}").as_bytes())?;
+        pair.post_send(message)?;
+        for _ in 0..2 {
+            drop(poller.wait(WAIT)?.check()?);
+        }
+    }
+    println!("pool: {} of 2 buffers are at home", pool.stats().classes[0].free);
 
     // Lease: a peer may write the buffer until the end; then it is a buffer again.
     let mut message = domain.buffer(8)?;

@@ -6,7 +6,7 @@
 
 use crate::Asking;
 use crate::client::{Address, Client};
-use crate::fault::Fault;
+use crate::common::fault::Fault;
 use crate::remote::{Counts, Place, Remote};
 use crate::table::{Key, Value};
 use std::ops::AddAssign;
@@ -30,7 +30,7 @@ pub(crate) enum Until {
 pub(crate) struct Tally {
     pub(crate) gets: u64,
     pub(crate) puts: u64,
-    counts: Counts,
+    pub(crate) counts: Counts,
 }
 
 impl AddAssign for Tally {
@@ -44,9 +44,9 @@ impl AddAssign for Tally {
 
 /// The content of a value of the bench.
 #[derive(Clone, Copy)]
-struct Mark {
+pub(crate) struct Mark {
     /// The number of updates of the key, including this one.
-    count: u64,
+    pub(crate) count: u64,
     /// The client that wrote it.
     client: u64,
 }
@@ -65,7 +65,13 @@ impl Mark {
         Value::new(text.as_bytes()).unwrap_or_else(Value::empty)
     }
 
-    fn of(key: &Key, value: Option<Value>) -> Result<Self, Fault> {
+    /// The value that a client writes after it has read `value`.
+    pub(crate) fn after(key: &Key, value: Option<Value>, client: u64) -> Value {
+        // For a torn value this is an empty value. The caller reports the tear by `of`.
+        Self::of(key, value).map_or_else(|_| Value::empty(), |mark| Self { count: mark.count + 1, client }.to_value())
+    }
+
+    pub(crate) fn of(key: &Key, value: Option<Value>) -> Result<Self, Fault> {
         let Some(value) = value else { return Ok(Self::NONE) };
         Self::parse(&value)
             .filter(|mark| mark.to_value() == value)
@@ -78,10 +84,60 @@ impl Mark {
     }
 }
 
+/// What a client does, turn by turn, and what it has seen.
+pub(crate) struct Turns<'keys> {
+    keys: &'keys [Key],
+    until: Until,
+    start: Instant,
+    chance: u64,
+    /// The key of this turn.
+    at: usize,
+    /// The number of updates that the client has seen of each key.
+    seen: Vec<u64>,
+    pub(crate) tally: Tally,
+}
+
+impl<'keys> Turns<'keys> {
+    /// The key of the next turn, and whether the client gets or puts it; `None` at the end.
+    pub(crate) fn next(&mut self) -> Option<(&'keys Key, bool)> {
+        let goes_on = match self.until {
+            Until::Operations(count) => self.tally.gets + self.tally.puts < count,
+            Until::Time(time) => self.start.elapsed() < time,
+        };
+        self.chance = self.chance.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        self.at = (self.chance >> 33) as usize % self.keys.len();
+        let is_get = self.chance >> 63 == 0;
+        if goes_on {
+            *if is_get { &mut self.tally.gets } else { &mut self.tally.puts } += 1;
+        }
+        goes_on.then(|| (&self.keys[self.at], is_get))
+    }
+
+    /// Notes what the client has read or written in this turn.
+    pub(crate) fn see(&mut self, mark: Mark) -> Result<(), Fault> {
+        let Self { keys, at, seen, .. } = self;
+        if mark.count < seen[*at] {
+            let key = &keys[*at];
+            return Err(Fault::new(format!("\"{key}\" went back from {} updates to {}", seen[*at], mark.count)));
+        }
+        seen[*at] = mark.count;
+        Ok(())
+    }
+}
+
 impl Bench {
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        (0..self.keys).filter_map(|number| Key::new(format!("bench/{number}").as_bytes())).collect()
+    }
+
+    /// The turns of the client with this number.
+    pub(crate) fn turns<'keys>(&self, keys: &'keys [Key], number: u64) -> Turns<'keys> {
+        let (until, start, seen, tally) = (self.until, Instant::now(), vec![0; keys.len()], Tally::default());
+        Turns { keys, until, start, chance: number, at: 0, seen, tally }
+    }
+
     pub(crate) fn run(&self, place: &Place<Asking>, server: &Address) -> Result<String, Fault> {
-        let keys: Vec<Key> =
-            (0..self.keys).filter_map(|number| Key::new(format!("bench/{number}").as_bytes())).collect();
+        let keys = self.keys();
         let before = count(place, server, &keys)?;
         let start = Instant::now();
         let tallies: Vec<Result<Tally, Fault>> = thread::scope(|scope| {
@@ -100,6 +156,11 @@ impl Bench {
             all += tally?;
         }
         let updates = count(place, server, &keys)? - before;
+        self.report(all, updates, took)
+    }
+
+    /// The report, unless an update was lost.
+    pub(crate) fn report(&self, all: Tally, updates: u64, took: Duration) -> Result<String, Fault> {
         if updates != all.puts {
             return Err(Fault::new(format!("{} puts were done, but the values tell of {updates}", all.puts)));
         }
@@ -116,46 +177,28 @@ impl Bench {
 
     fn hammer(&self, place: &Place<Asking>, server: &Address, keys: &[Key], number: u64) -> Result<Tally, Fault> {
         let mut client = Client::connect(place, server)?;
-        let mut tally = client.with(|table| self.turns(table, keys, number))?;
+        let mut tally = client.with(|table| self.take_turns(table, keys, number))?;
         tally.counts = client.bye()?;
         Ok(tally)
     }
 
-    fn turns(&self, table: &mut Remote<Asking>, keys: &[Key], number: u64) -> Result<Tally, Fault> {
-        let mut tally = Tally::default();
-        let mut seen = vec![0; keys.len()];
-        let mut chance = number;
-        let start = Instant::now();
-        while match self.until {
-            Until::Operations(count) => tally.gets + tally.puts < count,
-            Until::Time(time) => start.elapsed() < time,
-        } {
-            chance = chance.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            let at = (chance >> 33) as usize % keys.len();
-            let key = &keys[at];
-            let mark = if chance >> 63 == 0 {
-                tally.gets += 1;
+    fn take_turns(&self, table: &mut Remote<Asking>, keys: &[Key], number: u64) -> Result<Tally, Fault> {
+        let mut turns = self.turns(keys, number);
+        while let Some((key, is_get)) = turns.next() {
+            let mark = if is_get {
                 Mark::of(key, table.get(key)?)?
             } else {
-                tally.puts += 1;
                 let mut old = None;
                 let new = table.update(key, |value| {
                     old = value;
-                    // A torn value is reported below, and otherwise ignored.
-                    Mark::of(key, value).map_or_else(
-                        |_| Value::empty(),
-                        |mark| Mark { count: mark.count + 1, client: number }.to_value(),
-                    )
+                    Mark::after(key, value, number)
                 })?;
                 Mark::of(key, old)?;
                 Mark::of(key, Some(new))?
             };
-            if mark.count < seen[at] {
-                return Err(Fault::new(format!("\"{key}\" went back from {} updates to {}", seen[at], mark.count)));
-            }
-            seen[at] = mark.count;
+            turns.see(mark)?;
         }
-        Ok(tally)
+        Ok(turns.tally)
     }
 }
 

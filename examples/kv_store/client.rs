@@ -1,11 +1,11 @@
 //! A client: a session with a server, and access to the server's table.
 
 use crate::Asking;
+use crate::common::fault::Fault;
+use crate::common::tcp;
 use crate::control::{Control, Farewell, Welcome};
-use crate::fault::Fault;
 use crate::remote::{Counts, Place, Remote, Seat};
 use crate::table::Owner;
-use crate::tcp;
 use interlock::attributes::PeerRights;
 
 /// The address of a server.

@@ -4,7 +4,7 @@
 //! client says bye when it goes, and the server answers when its queue pair is gone. A side that closes without bye
 //! died.
 
-use crate::fault::{Doing, Fault};
+use crate::common::fault::{Doing, Fault};
 use crate::table::Owner;
 use interlock::{Endpoint, RemoteAll, RemoteRegion};
 use std::io::{self, Read, Write};
@@ -12,13 +12,45 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 const MAGIC: [u8; 4] = *b"IKV1";
-const BYE: [u8; 4] = *b"bye\n";
+pub(crate) const BYE: [u8; 4] = *b"bye\n";
 
 /// The answer of the server.
 pub(crate) struct Welcome {
     pub(crate) endpoint: Endpoint,
     pub(crate) table: RemoteRegion<RemoteAll>,
     pub(crate) owner: Owner,
+}
+
+impl Welcome {
+    pub(crate) const BYTES: usize =
+        MAGIC.len() + Endpoint::RECORD_BYTES + RemoteRegion::<RemoteAll>::RECORD_BYTES + size_of::<Owner>();
+
+    pub(crate) fn from_bytes(bytes: &[u8; Self::BYTES]) -> Result<Self, Fault> {
+        let mut rest = &bytes[..];
+        if part(&mut rest)? != MAGIC {
+            return Err(no_kv_store());
+        }
+        let endpoint = Endpoint::from_bytes(&part::<{ Endpoint::RECORD_BYTES }>(&mut rest)?)?;
+        let table = RemoteRegion::from_bytes(&part::<{ RemoteRegion::<RemoteAll>::RECORD_BYTES }>(&mut rest)?)?;
+        let owner = Owner::new(u16::from_be_bytes(part(&mut rest)?)).ok_or_else(|| Fault::new("session 0"))?;
+        Ok(Self { endpoint, table, owner })
+    }
+}
+
+/// Takes the first bytes off.
+fn part<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], Fault> {
+    let (part, after) = rest.split_first_chunk().ok_or_else(no_kv_store)?;
+    *rest = after;
+    Ok(*part)
+}
+
+fn no_kv_store() -> Fault {
+    Fault::new("the other side is no kv_store")
+}
+
+/// What each side says first.
+pub(crate) fn introduction(endpoint: &Endpoint) -> Vec<u8> {
+    [&MAGIC[..], &endpoint.to_bytes()].concat()
 }
 
 /// How a session ended.
@@ -42,12 +74,12 @@ impl Control {
     }
 
     pub(crate) fn say_endpoint(&mut self, endpoint: &Endpoint) -> Result<(), Fault> {
-        self.say(&[&MAGIC[..], &endpoint.to_bytes()].concat())
+        self.say(&introduction(endpoint))
     }
 
     pub(crate) fn hear_endpoint(&mut self) -> Result<Endpoint, Fault> {
         if self.hear::<{ MAGIC.len() }>()? != MAGIC {
-            return Err(Fault::new("the other side is no kv_store"));
+            return Err(no_kv_store());
         }
         Ok(Endpoint::from_bytes(&self.hear::<{ Endpoint::RECORD_BYTES }>()?)?)
     }
@@ -59,10 +91,7 @@ impl Control {
     }
 
     pub(crate) fn hear_welcome(&mut self) -> Result<Welcome, Fault> {
-        let endpoint = self.hear_endpoint()?;
-        let table = RemoteRegion::from_bytes(&self.hear::<{ RemoteRegion::<RemoteAll>::RECORD_BYTES }>()?)?;
-        let owner = Owner::new(u16::from_be_bytes(self.hear()?)).ok_or_else(|| Fault::new("session 0"))?;
-        Ok(Welcome { endpoint, table, owner })
+        Welcome::from_bytes(&self.hear()?)
     }
 
     pub(crate) fn say_bye(&mut self) -> Result<(), Fault> {

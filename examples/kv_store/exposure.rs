@@ -1,7 +1,7 @@
 //! The table, which is the only memory of the server that peers can access.
 
 use crate::Serving;
-use crate::fault::{Doing, Fault};
+use crate::common::fault::{Doing, Fault};
 use crate::table::{SLOT_BYTES, Slot, Word};
 use interlock::memory::Lease;
 use interlock::{ProtectionDomain, RemoteAll, RemoteRegion};

@@ -2,26 +2,26 @@
 //! it.
 //!
 //! Each slot of the table has a version. With it, readers detect an update in between, and writers exclude each other:
-//! see `table.rs`. The server breaks the locks of clients that die: see `server.rs`. `kv_store -h` lists the commands.
+//! see `table.rs`. The server breaks the locks of clients that die: see `server.rs`. The client for tasks of tokio is
+//! in `tasks.rs`. `kv_store -h` lists the commands.
 #![forbid(unsafe_code)]
 
 mod bench;
 mod client;
+#[path = "../common/mod.rs"]
+mod common;
 mod control;
-#[path = "../rc_pingpong/device.rs"]
-mod device;
 mod exposure;
-#[path = "../rc_pingpong/fault.rs"]
-mod fault;
 mod options;
 mod remote;
 mod server;
 mod table;
-#[path = "../rc_pingpong/tcp.rs"]
-mod tcp;
+#[cfg(feature = "tokio")]
+mod tasks;
 
 use client::{Address, Client};
-use fault::{Doing, Fault};
+use common::fault::{Doing, Fault};
+use common::{device, tcp};
 use interlock::{Brand, Context, Port, ProtectionDomain};
 use options::{Command, HELP, Options};
 use remote::Place;
@@ -32,6 +32,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 use table::{Key, Slot, Value};
+#[cfg(feature = "tokio")]
+use tasks::TaskClient;
 
 interlock::domain! {
     /// The protection domain of a server.
@@ -79,6 +81,14 @@ fn run() -> Result<(), Fault> {
         return Err(Fault::new(format!("{name} has no atomics, by which clients keep each other out")));
     }
     let asking = || -> Result<_, Fault> { Ok(place(context.named_domain(Asking)?, &port, &options)) };
+    #[cfg(feature = "tokio")]
+    if options.as_tasks {
+        let run = |server: &Address| tasks::block_on(run_tasks(&asking()?, server, &options))?;
+        return match &options.command {
+            Command::Bench { server_is_here: true } => with_server(&context, &port, &options, run),
+            _ => run(&options.server),
+        };
+    }
     match &options.command {
         Command::Demo => with_server(&context, &port, &options, |server| demo(&asking()?, server)),
         Command::Bench { server_is_here: true } => {
@@ -107,6 +117,25 @@ fn run() -> Result<(), Fault> {
             say(format!("session {} holds the lock of \"{key}\" until it is killed", client.owner()));
             client.stay()
         }
+    }
+}
+
+/// Runs the command with clients that are tasks.
+#[cfg(feature = "tokio")]
+async fn run_tasks(place: &Place<Asking>, server: &Address, options: &Options) -> Result<(), Fault> {
+    match &options.command {
+        Command::Get(key) => {
+            let mut client = TaskClient::connect(place, server).await?;
+            let value = client.get(key).await?;
+            client.bye().await?;
+            answer(value.ok_or_else(|| Fault::new(format!("there is no \"{key}\"")))?.to_string())
+        }
+        Command::Put(key, value) => {
+            let mut client = TaskClient::connect(place, server).await?;
+            client.update(key, |_| *value).await?;
+            client.bye().await.map(drop)
+        }
+        _ => answer(options.bench().run_tasks(place, server).await?),
     }
 }
 

@@ -2,12 +2,10 @@
 
 use crate::bench::{Bench, Until};
 use crate::client::Address;
-use crate::fault::Fault;
+use crate::common::fault::Fault;
+use crate::common::number::number;
 use crate::table::{Key, Text, Value};
 use lexopt::prelude::*;
-use std::fmt::Display;
-use std::ops::RangeInclusive;
-use std::str::FromStr;
 use std::time::Duration;
 
 pub(crate) const HELP: &str = "\
@@ -23,6 +21,7 @@ A table of keys and values. Clients read and write it by RDMA; the server's proc
   -d, --ib-dev DEVICE    the RDMA device (default: the first with an active port, or else soft0)
   -a, --at HOST          the host of the server (default 127.0.0.1)
   -p, --port PORT        the TCP port of the server (default 18520)
+      --async            get, put, bench: clients are tasks of tokio (needs a build with --features tokio)
       --slots COUNT      serve: the most keys (default 64)
       --clients COUNT    serve: end after this many sessions; bench: clients (default 4)
       --lease SECONDS    serve: how long clients may use the table (default: as long as the server runs)
@@ -52,6 +51,8 @@ pub(crate) struct Options {
     pub(crate) keys: usize,
     pub(crate) until: Until,
     pub(crate) patience: Duration,
+    /// Clients are tasks.
+    pub(crate) as_tasks: bool,
 }
 
 impl Options {
@@ -72,6 +73,7 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
         keys: 4,
         until: Until::Time(Duration::from_secs(2)),
         patience: Duration::from_secs(10),
+        as_tasks: false,
     };
     let (mut words, mut at) = (Vec::new(), None);
     let mut parser = lexopt::Parser::from_env();
@@ -80,6 +82,7 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
             Short('d') | Long("ib-dev") => options.device = Some(parser.value()?.string()?),
             Short('a') | Long("at") => at = Some(parser.value()?.string()?),
             Short('p') | Long("port") => options.server.port = number(&mut parser, "-p", 1..=65535)?,
+            Long("async") => options.as_tasks = true,
             Long("slots") => options.slots = number(&mut parser, "--slots", 1..=1 << 20)?,
             Long("clients") => options.clients = Some(number(&mut parser, "--clients", 1..=1000)?),
             Long("lease") => options.lease = Duration::from_secs(number(&mut parser, "--lease", 1..=86400)?),
@@ -122,24 +125,18 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
         }
         [word, ..] => return Err(Fault::new(format!("{word:?} is no command (-h lists what there is)"))),
     };
+    if options.as_tasks {
+        if !cfg!(feature = "tokio") {
+            return Err(Fault::new("--async needs a build with --features tokio"));
+        }
+        if !matches!(options.command, Command::Get(_) | Command::Put(..) | Command::Bench { .. }) {
+            return Err(Fault::new("--async goes with get, put or bench (-h lists what there is)"));
+        }
+    }
     Ok(Some(options))
 }
 
 fn text<const MOST: usize>(what: &str, text: &str) -> Result<Text<MOST>, Fault> {
     Text::new(text.as_bytes())
         .ok_or_else(|| Fault::new(format!("{what} has up to {MOST} bytes, \"{text}\" has {}", text.len())))
-}
-
-fn number<T>(parser: &mut lexopt::Parser, option: &str, range: RangeInclusive<T>) -> Result<T, Fault>
-where
-    T: FromStr + PartialOrd + Display,
-{
-    let text = parser.value()?.string()?;
-    match text.parse() {
-        Ok(number) if range.contains(&number) => Ok(number),
-        _ => {
-            let (least, most) = (range.start(), range.end());
-            Err(Fault::new(format!("{option} takes a number from {least} to {most}, not {text:?}")))
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! Access to a remote table by reads, compare-and-swaps and writes. The server takes no part.
 
-use crate::fault::{Doing, Fault};
+use crate::common::fault::{Doing, Fault};
 use crate::table::{Cell, Entry, Key, Owner, SLOT_BYTES, Slot, Value, Word, home};
 use interlock::attributes::{ConnectAttributes, InitAttributes, PeerRights};
 use interlock::number::AckTimeout;
@@ -51,6 +51,11 @@ pub(crate) struct Link<B> {
 }
 
 impl<B: Brand> Link<B> {
+    #[cfg(feature = "tokio")]
+    pub(crate) fn into_parts(self) -> (QueuePair<B>, Poller<B>) {
+        (self.pair, self.poller)
+    }
+
     /// Ends the link. When this returns, no request of the peer has an effect any more.
     pub(crate) fn end(self) -> Result<(), Fault> {
         self.pair.destroy().map_err(|error| Fault::from(error.source)).doing("the device keeps the queue pair")
@@ -70,7 +75,7 @@ pub(crate) struct Counts {
 ///
 /// Soft-RoCE may report a false success (docs/conformance.md). The buffer then still holds this word, instead of an
 /// older result that could be mistaken for the new one.
-const UNANSWERED: Word = Word(u64::MAX);
+pub(crate) const UNANSWERED: Word = Word(u64::MAX);
 
 /// The table of a peer, and the connection to it.
 pub(crate) struct Remote<B> {
@@ -156,7 +161,7 @@ impl<B: Brand> Remote<B> {
         }
     }
 
-    /// Writes the new entry into the cell that is not current, then swaps the word, which makes it current.
+    /// Writes the new entry into the cell that is not current, then swaps the word, which makes that cell current.
     ///
     /// The word is changed by atomics only, since atomics and writes are not atomic to each other. On soft-RoCE of
     /// Linux 6.1 a failed comparison writes back what it read, and a write in between is lost.
@@ -263,7 +268,7 @@ impl<B: Brand> Remote<B> {
 
 /// Checks that the device has filled the buffer. If not, it is unknown whether a swap took place; at the end of the
 /// session, the server frees the lock that it may have taken.
-fn answered(word: Word) -> Result<Word, Fault> {
+pub(crate) fn answered(word: Word) -> Result<Word, Fault> {
     match word {
         UNANSWERED => Err(Fault::new("the device reports success, and has brought nothing (docs/conformance.md)")),
         word => Ok(word),

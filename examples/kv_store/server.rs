@@ -1,9 +1,9 @@
 //! The server. It accepts clients and cleans up after them. It takes no part in gets and puts.
 
 use crate::Serving;
+use crate::common::fault::{Doing, Fault};
 use crate::control::{Control, Farewell, Welcome};
 use crate::exposure::Exposure;
-use crate::fault::{Doing, Fault};
 use crate::remote::{Link, Place, Remote, Seat};
 use crate::table::{Owner, Slot};
 use interlock::attributes::PeerRights;

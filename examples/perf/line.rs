@@ -13,9 +13,9 @@
 //! server answers with `Stopped` and the number that it counted. After the last round the client sends `End`. Either
 //! side may send `Failed`, with a text, at any time.
 
-use crate::fault::{Doing, Fault};
+use crate::common::fault::{Doing, Fault};
+use crate::common::tcp;
 use crate::options::{Action, MOST_BYTES, MOST_DEPTH, MOST_INLINE, Measure};
-use crate::tcp;
 use interlock::{Endpoint, RemoteReadWrite, RemoteRegion};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -46,8 +46,7 @@ pub(crate) struct Task {
 pub(crate) struct Card {
     pub(crate) endpoint: Endpoint,
     pub(crate) region: RemoteRegion<RemoteReadWrite>,
-    /// 0: the sides connect by records. Of a client, any other number asks for rdma_cm; of a server, it is the port of
-    /// rdma_cm.
+    /// 0: the sides connect by records. Any other number: they connect by rdma_cm. A server's number is then its port.
     pub(crate) cm_port: u16,
 }
 
@@ -216,7 +215,7 @@ impl Line {
         Fault::new(format!("{OTHER_SIDE}{text}"))
     }
 
-    /// The next record other than `Alive`. Any number of those may come before it.
+    /// Skips each `Alive`, and returns the next other record.
     pub(crate) fn hear_news(&mut self, what: &str) -> Result<Said, Fault> {
         loop {
             match self.hear(what)? {

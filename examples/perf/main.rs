@@ -8,20 +8,19 @@
 //! | `bw send`, `bw write`, `bw read` | `ib_send_bw`, `ib_write_bw`, `ib_read_bw` with `-l 16 -Q 16`: average |
 #![forbid(unsafe_code)]
 
-#[path = "../rc_pingpong/device.rs"]
-mod device;
-#[path = "../rc_pingpong/fault.rs"]
-mod fault;
+#[path = "../common/mod.rs"]
+mod common;
 mod line;
 mod options;
 mod plot;
 mod report;
 mod round;
-#[path = "../rc_pingpong/tcp.rs"]
-mod tcp;
+#[cfg(feature = "tokio")]
+mod tasks;
 mod watch;
 
-use fault::{Doing, Fault};
+use common::fault::{Doing, Fault};
+use common::{device, tcp};
 use interlock::{Context, Port};
 use line::{Line, OTHER_SIDE, Said, Task};
 use options::{HELP, Options, Role};
@@ -53,8 +52,12 @@ fn run(out: &mut impl Write) -> Result<(), Fault> {
     };
     let context = device::open(options.device.as_deref())?;
     let port = choose_port(&context, &options)?;
-    let manner =
-        Manner { event: options.event, yields: matches!(options.role, Role::Both), patience: options.patience };
+    let manner = Manner {
+        event: options.event,
+        futures: options.futures,
+        yields: matches!(options.role, Role::Both),
+        patience: options.patience,
+    };
     let mut place = Place { domain: context.named_domain(Perf)?, port, manner, by_cm: None };
     if !options.quiet {
         describe(out, &context, &place.port)?;
@@ -151,6 +154,7 @@ fn ask(out: &mut impl Write, place: &Place, line: &mut Line, options: &Options) 
             path_mtu: place.port.active_mtu().bytes(),
             both_ends_here: matches!(options.role, Role::Both),
             event: options.event,
+            futures: options.futures,
             depth: options.depth,
             inline: options.inline,
         };

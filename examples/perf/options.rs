@@ -1,12 +1,11 @@
 //! The command line.
 
-use crate::fault::Fault;
+use crate::common::fault::Fault;
+use crate::common::number::number;
 use lexopt::prelude::*;
 use std::fmt;
 use std::net::ToSocketAddrs;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 pub(crate) const HELP: &str = "\
@@ -31,6 +30,7 @@ bw:  keeps a queue of requests full, in one direction. 1 MiB = 2^20 bytes.
   -I, --inline BYTES     send and write: messages up to this size go inline, 0 to 4096 (default 0)
   -t, --tx-depth COUNT   bw: requests in flight (default 128), fewer where their buffers would take over 64 MiB
       --event            sleep until a completion comes (default: poll)
+      --futures          the client is a task of tokio that awaits each request, or each group of a stream
       --json FILE        also write the results as JSON
       --csv FILE         also write the results as CSV
       --svg FILE         also draw the results
@@ -114,6 +114,7 @@ pub(crate) struct Options {
     pub(crate) depth: u32,
     pub(crate) inline: u16,
     pub(crate) event: bool,
+    pub(crate) futures: bool,
     pub(crate) json: Option<PathBuf>,
     pub(crate) csv: Option<PathBuf>,
     pub(crate) svg: Option<PathBuf>,
@@ -136,6 +137,7 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
         depth: 128,
         inline: 0,
         event: false,
+        futures: false,
         json: None,
         csv: None,
         svg: None,
@@ -160,6 +162,10 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
             Short('t') | Long("tx-depth") => options.depth = number(&mut parser, "-t", 1..=MOST_DEPTH)?,
             Short('I') | Long("inline") => options.inline = number(&mut parser, "-I", 0..=MOST_INLINE)?,
             Long("event") => options.event = true,
+            Long("futures") if cfg!(feature = "tokio") => options.futures = true,
+            Long("futures") => {
+                return Err(Fault::new("--futures needs tokio: build this example with `--features tokio`"));
+            }
             Long("json") => options.json = Some(parser.value()?.into()),
             Long("csv") => options.csv = Some(parser.value()?.into()),
             Long("svg") => options.svg = Some(parser.value()?.into()),
@@ -172,6 +178,9 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
     }
     if matches!(options.role, Role::Server) && !(options.measures.is_empty() && options.actions.is_empty()) {
         return Err(Fault::new("a server does what its client asks for: give it neither lat, bw nor an operation"));
+    }
+    if matches!(options.role, Role::Server) && options.futures {
+        return Err(Fault::new("--futures is for the client: a server does the same whatever its client awaits"));
     }
     if let Role::Client(host) = &options.role {
         // The name is resolved now, so that a misspelt word is an error before anything is measured.
@@ -210,18 +219,4 @@ fn sizes(text: &str) -> Result<Vec<u32>, Fault> {
     text.split(',').map(size).collect::<Option<_>>().ok_or_else(|| {
         Fault::new(format!("-s takes numbers of bytes from 1 to {MOST_BYTES}, separated by commas, not {text:?}"))
     })
-}
-
-fn number<T>(parser: &mut lexopt::Parser, option: &str, range: RangeInclusive<T>) -> Result<T, Fault>
-where
-    T: FromStr + PartialOrd + fmt::Display,
-{
-    let text = parser.value()?.string()?;
-    match text.parse() {
-        Ok(number) if range.contains(&number) => Ok(number),
-        _ => {
-            let (least, most) = (range.start(), range.end());
-            Err(Fault::new(format!("{option} takes a number from {least} to {most}, not {text:?}")))
-        }
-    }
 }

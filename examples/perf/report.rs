@@ -124,6 +124,7 @@ pub(crate) struct Setting {
     pub(crate) path_mtu: u32,
     pub(crate) both_ends_here: bool,
     pub(crate) event: bool,
+    pub(crate) futures: bool,
     pub(crate) depth: u32,
     pub(crate) inline: u16,
 }
@@ -151,12 +152,12 @@ pub(crate) fn csv(setting: &Setting, rows: &[Row]) -> String {
 }
 
 pub(crate) fn json(setting: &Setting, rows: &[Row]) -> String {
-    let Setting { path_mtu, both_ends_here, event, depth, inline, .. } = setting;
+    let Setting { path_mtu, both_ends_here, event, futures, depth, inline, .. } = setting;
     let device = quoted(&setting.device);
     let mut text = format!(
         "{{\n  \"format\": 1,\n  \"device\": {device},\n  \"path_mtu_bytes\": {path_mtu},\n  \
          \"both_ends_in_one_process\": {both_ends_here},\n  \
-         \"sleeps_for_completions\": {event},\n  \"tx_depth\": {depth},\n  \"inline_bytes\": {inline},\n  \"results\": ["
+         \"sleeps_for_completions\": {event},\n  \"awaits_futures\": {futures},\n  \"tx_depth\": {depth},\n  \"inline_bytes\": {inline},\n  \"results\": ["
     );
     for (number, row) in rows.iter().enumerate() {
         text += if number == 0 { "\n" } else { ",\n" };

@@ -4,10 +4,12 @@
 //! on two queues. Nothing is inline unless `-I` asks for it. Each message is sent from the same memory.
 
 use crate::Perf;
-use crate::fault::{Doing, Fault};
+use crate::common::fault::{Doing, Fault};
 use crate::line::{Card, Line, OTHER_SIDE, Said, Task};
 use crate::options::{Action, Measure, Until};
 use crate::report::Figures;
+#[cfg(feature = "tokio")]
+use crate::tasks;
 use crate::watch::{Manner, Progress, Watch};
 use hdrhistogram::Histogram;
 use interlock::attributes::ConnectAttributes;
@@ -21,11 +23,12 @@ use interlock::{
     Buffer, Init, Inline, Limits, MemoryRegion, Poller, Port, ProtectionDomain, QueuePair, ReliableConnection,
     RemoteReadWrite, RemoteRegion, Work, WorkRequest,
 };
+use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 /// Exchanges before the measurement begins.
-const WARM_UP: u64 = 16;
+pub(crate) const WARM_UP: u64 = 16;
 /// The most memory for all buffers of a queue, in bytes.
 const MOST_POOL_BYTES: u64 = 64 << 20;
 
@@ -48,7 +51,7 @@ struct Seat {
 }
 
 /// A connected pair, with what keeps it connected.
-enum Wire {
+pub(crate) enum Wire {
     ByRecords(QueuePair<Perf>),
     ByCm(Connection<Perf>),
 }
@@ -60,21 +63,30 @@ impl Wire {
             Self::ByCm(connection) => &mut connection.pair,
         }
     }
+
+    /// The pair, and what keeps it connected.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn into_pair(self) -> (QueuePair<Perf>, Option<cm::Link>) {
+        match self {
+            Self::ByRecords(pair) => (pair, None),
+            Self::ByCm(Connection { pair, link, .. }) => (pair, Some(link)),
+        }
+    }
 }
 
 /// A side that is connected.
-struct Player {
-    wire: Wire,
-    sends: Poller<Perf>,
-    receives: Poller<Perf>,
-    region: MemoryRegion<Perf, RemoteReadWrite>,
-    peer: RemoteRegion<RemoteReadWrite>,
-    size: usize,
-    is_inline: bool,
+pub(crate) struct Player {
+    pub(crate) wire: Wire,
+    pub(crate) sends: Poller<Perf>,
+    pub(crate) receives: Poller<Perf>,
+    pub(crate) region: MemoryRegion<Perf, RemoteReadWrite>,
+    pub(crate) peer: RemoteRegion<RemoteReadWrite>,
+    pub(crate) size: usize,
+    pub(crate) is_inline: bool,
 }
 
 /// The number of buffers of `size` for a queue of `depth`.
-fn pool(depth: u32, size: u32) -> u32 {
+pub(crate) fn pool(depth: u32, size: u32) -> u32 {
     depth.min((MOST_POOL_BYTES / u64::from(size)) as u32).max(1)
 }
 
@@ -147,7 +159,7 @@ impl Seat {
     }
 }
 
-/// What rdma_cm is asked for.
+/// The parameters for rdma_cm: as many reads at a time as possible.
 fn parameters() -> Result<Parameters, Fault> {
     let most = ReadDepth::new(255)?;
     Ok(Parameters { responder_depth: most, initiator_depth: most, ..Parameters::default() })
@@ -166,18 +178,16 @@ pub(crate) fn ask(
     let Said::Ready(peer) = line.hear_news("the other side's queue pair")? else {
         return Err(Fault::new("the other side speaks out of turn"));
     };
-    let mut player = match (place.by_cm, peer.cm_port) {
+    let player = match (place.by_cm, peer.cm_port) {
         (Some(host), port @ 1..) => seat.ask(place, task, peer, (host, port).into())?,
         (Some(_), 0) => return Err(Fault::new("the other side does not connect by rdma_cm")),
         (None, _) => seat.connect(task, peer)?,
     };
     let mut client = Client { watch: Watch::of_client(line, place.manner), until, progress, done: 0 };
-    let measured = match task.measure {
-        Measure::Latency => client.latency(&mut player, place, task),
-        Measure::Bandwidth => client.bandwidth(&mut player, place, task),
-    };
+    let measured = client.measure(player, place, task);
     let done = client.done;
-    let figures = measured.map_err(|fault| why(line, fault))?;
+    // The side lives until the other one has counted: its end would be an error there.
+    let (figures, _side) = measured.map_err(|fault| why(line, fault))?;
     line.say(Said::Stop(done))?;
     let counts = task.action == Action::Send || (task.measure, task.action) == (Measure::Latency, Action::Write);
     match line.hear_news("the other side's count")? {
@@ -187,7 +197,6 @@ pub(crate) fn ask(
         }
         _ => return Err(Fault::new("the other side speaks out of turn")),
     }
-    player.is_clean()?;
     Ok(figures)
 }
 
@@ -203,17 +212,31 @@ fn why(line: &mut Line, fault: Fault) -> Fault {
     fault
 }
 
-struct Client<'round> {
+pub(crate) struct Client<'round> {
     watch: Watch<'round>,
-    until: Until,
+    pub(crate) until: Until,
     progress: &'round mut Progress,
     /// Messages, including the warm-up.
-    done: u64,
+    pub(crate) done: u64,
 }
 
 impl Client<'_> {
+    /// Measures with this side, which must end clean, and returns what is left of it.
+    fn measure(&mut self, mut player: Player, place: &Place, task: Task) -> Result<(Figures, Box<dyn Any>), Fault> {
+        #[cfg(feature = "tokio")]
+        if place.manner.futures {
+            return tasks::measure(self, player, place, task);
+        }
+        let figures = match task.measure {
+            Measure::Latency => self.latency(&mut player, place, task),
+            Measure::Bandwidth => self.bandwidth(&mut player, place, task),
+        }?;
+        player.is_clean()?;
+        Ok((figures, Box::new(player)))
+    }
+
     /// Prints progress, if it is time.
-    fn tell(&mut self, now: Instant, measured: u64) -> Result<(), Fault> {
+    pub(crate) fn tell(&mut self, now: Instant, measured: u64) -> Result<(), Fault> {
         let until = self.until;
         let of = || match until {
             Until::Count(count) => count.to_string(),
@@ -252,7 +275,7 @@ impl Client<'_> {
         }
     }
 
-    /// Times each call of `exchange`, which gets a number from 1 on, and which reports when it has posted. A latency is
+    /// Calls `exchange` again and again, with numbers from 1 on. `exchange` reports when it has posted. A latency is
     /// the time from one post to the next, divided by `legs`.
     fn time_each(
         &mut self,
@@ -265,15 +288,13 @@ impl Client<'_> {
             number += 1;
             exchange(&mut stopwatch, number)?;
         }
-        stopwatch.posts.clear();
-        stopwatch.histogram.reset();
+        stopwatch.restart();
         let start = Instant::now();
         while !stopwatch.is_over(start) {
             number += 1;
             exchange(&mut stopwatch, number)?;
         }
-        stopwatch.record();
-        let figures = Figures::latency(&stopwatch.histogram);
+        let figures = stopwatch.figures();
         self.done = number;
         Ok(figures)
     }
@@ -371,7 +392,7 @@ impl Client<'_> {
 }
 
 /// Measures the time from post to post. Like perftest, it stores the times, and evaluates them only now and then.
-struct Stopwatch<'client, 'round> {
+pub(crate) struct Stopwatch<'client, 'round> {
     client: &'client mut Client<'round>,
     histogram: Histogram<u64>,
     legs: u64,
@@ -384,18 +405,29 @@ struct Stopwatch<'client, 'round> {
 impl<'client, 'round> Stopwatch<'client, 'round> {
     const ROOM: usize = 1024;
 
-    fn new(client: &'client mut Client<'round>, legs: u64) -> Result<Self, Fault> {
+    pub(crate) fn new(client: &'client mut Client<'round>, legs: u64) -> Result<Self, Fault> {
         // The histogram covers 1 ns to a minute, with three digits.
         let histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3)?;
         Ok(Self { client, histogram, legs, posts: Vec::with_capacity(Self::ROOM), due: Instant::now() })
     }
 
+    /// Forgets what was measured so far.
+    pub(crate) fn restart(&mut self) {
+        self.posts.clear();
+        self.histogram.reset();
+    }
+
+    pub(crate) fn figures(mut self) -> Figures {
+        self.record();
+        Figures::latency(&self.histogram)
+    }
+
     /// Called right after a post, when the message is already under way.
     #[inline]
-    fn posted(&mut self) -> Result<(), Fault> {
+    pub(crate) fn posted(&mut self) -> Result<(), Fault> {
         let now = Instant::now();
         self.posts.push(now);
-        // An evaluation needs at least two times, even if one message takes longer than the interval.
+        // An evaluation needs at least two timestamps, even if one message takes longer than the interval.
         if self.posts.len() == Self::ROOM || (now >= self.due && self.posts.len() > 1) {
             self.look(now)
         } else {
@@ -418,7 +450,7 @@ impl<'client, 'round> Stopwatch<'client, 'round> {
         self.posts.clear();
     }
 
-    fn watch(&mut self) -> &mut Watch<'round> {
+    pub(crate) fn watch(&mut self) -> &mut Watch<'round> {
         &mut self.client.watch
     }
 
@@ -426,7 +458,7 @@ impl<'client, 'round> Stopwatch<'client, 'round> {
         self.histogram.len() + self.posts.len().saturating_sub(1) as u64
     }
 
-    fn is_over(&self, start: Instant) -> bool {
+    pub(crate) fn is_over(&self, start: Instant) -> bool {
         match self.client.until {
             Until::Count(count) => self.measured() >= count,
             Until::Time(time) => self.measured() > 0 && self.posts.last().is_some_and(|&last| last - start >= time),
@@ -434,7 +466,7 @@ impl<'client, 'round> Stopwatch<'client, 'round> {
     }
 }
 
-fn lost() -> Fault {
+pub(crate) fn lost() -> Fault {
     Fault::new("a completion without its memory")
 }
 
@@ -484,7 +516,7 @@ fn serve_round(place: &Place, line: &mut Line, task: Task, peer: Card) -> Result
 }
 
 /// The memory that is sent, written from or read into.
-fn message(place: &Place, task: Task) -> Result<Buffer<Perf>, Fault> {
+pub(crate) fn message(place: &Place, task: Task) -> Result<Buffer<Perf>, Fault> {
     let mut message = place.domain.buffer(task.size as usize).doing("cannot register a buffer")?;
     for (at, byte) in message.iter_mut().enumerate() {
         *byte = at as u8;

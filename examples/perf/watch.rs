@@ -1,7 +1,7 @@
 //! Waits with a limit: for completions, and for bytes that the peer writes.
 
 use crate::Perf;
-use crate::fault::Fault;
+use crate::common::fault::Fault;
 use crate::line::{Line, Said};
 use interlock::{Completion, MemoryRegion, Poller, RemoteReadWrite};
 use std::io::{self, IsTerminal, Write};
@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy)]
 pub(crate) struct Manner {
     pub(crate) event: bool,
+    /// Whether the client is a task that awaits futures.
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "there are no tasks"))]
+    pub(crate) futures: bool,
     /// Whether both ends are in this process, perhaps on one processor.
     pub(crate) yields: bool,
     pub(crate) patience: Duration,
@@ -137,7 +140,7 @@ impl<'round> Watch<'round> {
         Ok(())
     }
 
-    /// Prints if it is time.
+    /// Sends the other side an `Alive`, if it is time.
     pub(crate) fn give_life(&mut self, now: Instant) -> Result<(), Fault> {
         if self.gives_life && now - self.gave_life >= LIFE {
             self.gave_life = now;

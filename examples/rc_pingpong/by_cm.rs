@@ -1,7 +1,7 @@
 //! Connections by address, through rdma_cm.
 
 use super::PingPong;
-use super::fault::{Doing, Fault};
+use super::common::fault::{Doing, Fault};
 use interlock::cm::{
     self, AcceptData, Accepting, Cause, Channel, ConnectData, Connection, Failed, Idle, Listener, Parameters,
 };

@@ -2,7 +2,7 @@
 
 use super::PingPong;
 use super::by_cm::Meet;
-use super::fault::{Doing, Fault};
+use super::common::fault::{Doing, Fault};
 use super::options::Options;
 use super::transport::{Game, Ready, Route};
 use interlock::attributes::PeerPath;

@@ -1,13 +1,12 @@
 //! The command line.
 
-use super::fault::{Doing, Fault};
+use super::common::fault::{Doing, Fault};
+use super::common::number::{mtu, number};
 use super::transport::Game;
 use interlock::memory::MAX_MESSAGE_BYTES;
 use interlock::number::{Mtu, PortNumber};
 use lexopt::prelude::*;
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
-use std::str::FromStr;
 use std::time::Duration;
 
 pub(crate) fn help<T: Game>() -> String {
@@ -122,7 +121,7 @@ pub(crate) fn parse<T: Game>() -> Result<Option<Options>, Fault> {
             Short('s') | Long("size") => options.size = number(&mut parser, "-s", 1..=MAX_MESSAGE_BYTES as u32)?,
             Short('n') | Long("iters") => options.iterations = number(&mut parser, "-n", 1..=i32::MAX as u32)?,
             Short('m') | Long("mtu") if T::HAS_PATH_MTU => {
-                (options.mtu, of_path) = (Some(mtu(number(&mut parser, "-m", 256..=4096)?)?), Some("-m"));
+                (options.mtu, of_path) = (Some(mtu(&mut parser)?), Some("-m"));
             }
             Short('r') | Long("rx-depth") => options.receives = number(&mut parser, "-r", 1..=1 << 20)?,
             Short('l') | Long("sl") => {
@@ -153,24 +152,4 @@ pub(crate) fn parse<T: Game>() -> Result<Option<Options>, Fault> {
         None => Mode::Both,
     };
     Ok(Some(options))
-}
-
-fn number<T>(parser: &mut lexopt::Parser, option: &str, range: RangeInclusive<T>) -> Result<T, Fault>
-where
-    T: FromStr + PartialOrd + std::fmt::Display,
-{
-    let text = parser.value()?.string()?;
-    match text.parse() {
-        Ok(number) if range.contains(&number) => Ok(number),
-        _ => {
-            let (least, most) = (range.start(), range.end());
-            Err(Fault::new(format!("{option} takes a number from {least} to {most}, not {text:?}")))
-        }
-    }
-}
-
-fn mtu(bytes: u32) -> Result<Mtu, Fault> {
-    let mut all = (1..=5).filter_map(|code| Mtu::from_code(code).ok());
-    let found = all.find(|mtu| mtu.bytes() == bytes);
-    found.ok_or_else(|| Fault::new(format!("-m takes 256, 512, 1024, 2048 or 4096, not {bytes}")))
 }

@@ -1,20 +1,19 @@
 //! The program, generic over the transport.
 
 mod by_cm;
-mod device;
-mod fault;
+#[path = "../common/mod.rs"]
+mod common;
 mod game;
-mod meeting;
 mod options;
-mod tcp;
 mod transport;
 
 use by_cm::Meet;
-use fault::{Doing, Fault};
+use common::fault::{Doing, Fault};
+use common::meeting::Meeting;
+use common::{device, tcp};
 use game::{Peer, Seat, Side, completions, connect_by_cm, play};
 use interlock::number::Mtu;
 use interlock::{Context, Endpoint, Poller, Port, ProtectionDomain};
-use meeting::Meeting;
 use options::{Mode, Options, Way};
 use std::io::{self, Write};
 use std::net::Ipv4Addr;

@@ -2,7 +2,7 @@
 
 use super::PingPong;
 use super::by_cm::{self, Meet};
-use super::fault::{Doing, Fault};
+use super::common::fault::{Doing, Fault};
 use interlock::attributes::{
     InitAttributes, PeerPath, PeerRights, RtrAttributes, RtsAttributes, UnreliableRtrAttributes,
 };

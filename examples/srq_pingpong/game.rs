@@ -1,7 +1,7 @@
 //! The game: the sides answer each other on each queue pair. All receives of a side come from one shared queue.
 
 use crate::PingPong;
-use crate::fault::{Doing, Fault};
+use crate::common::fault::{Doing, Fault};
 use crate::options::Options;
 use interlock::attributes::ConnectAttributes;
 use interlock::number::{Mtu, Qpn, ReadDepth};
@@ -110,7 +110,7 @@ impl Player {
         self.lines.iter_mut().filter(|line| line.may_send).try_for_each(Line::answer)
     }
 
-    /// Handles a completion of one of its pairs.
+    /// Handles a completion of one of this player's pairs.
     fn take(&mut self, success: Success<PingPong>) -> Result<(), Fault> {
         let (number, is_message) = (success.queue_pair(), success.operation() == Operation::Receive);
         let Some(buffer) = success.into_buffer() else { return Err(Fault::new("a request without a buffer")) };

@@ -4,21 +4,16 @@
 //! `ibv_srq_pingpong` of rdma-core: see `srq_pingpong -h`.
 #![forbid(unsafe_code)]
 
-#[path = "../rc_pingpong/device.rs"]
-mod device;
-#[path = "../rc_pingpong/fault.rs"]
-mod fault;
+#[path = "../common/mod.rs"]
+mod common;
 mod game;
-#[path = "../rc_pingpong/meeting.rs"]
-mod meeting;
 mod options;
-#[path = "../rc_pingpong/tcp.rs"]
-mod tcp;
 
-use fault::{Doing, Fault};
+use common::fault::{Doing, Fault};
+use common::meeting::Meeting;
+use common::{device, tcp};
 use game::{Seat, completions, play};
 use interlock::{Endpoint, Port, ProtectionDomain};
-use meeting::Meeting;
 use options::{HELP, MOST_PAIRS, Options};
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -1,6 +1,8 @@
 //! The command line.
 
-use crate::fault::Fault;
+use crate::common::fault::Fault;
+use crate::common::number::{mtu, number};
+use interlock::memory::MAX_MESSAGE_BYTES;
 use interlock::number::Mtu;
 use lexopt::prelude::*;
 use std::time::Duration;
@@ -63,28 +65,23 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
             Short('d') | Long("ib-dev") => {
                 (options.device, options.is_server) = (Some(parser.value()?.string()?), true)
             }
-            Short('g') | Long("gid-idx") => options.gid_row = Some(parser.value()?.parse()?),
-            Short('p') | Long("port") => (options.tcp_port, options.is_server) = (parser.value()?.parse()?, true),
-            Short('s') | Long("size") => options.size = parser.value()?.parse()?,
-            Short('n') | Long("iters") => options.iterations = parser.value()?.parse()?,
-            Short('m') | Long("mtu") => options.mtu = mtu(parser.value()?.parse()?)?,
-            Short('q') | Long("num-qp") => options.pairs = parser.value()?.parse()?,
-            Short('r') | Long("rx-depth") => options.receives = parser.value()?.parse()?,
-            Long("patience") => options.patience = Duration::from_secs(parser.value()?.parse()?),
+            Short('g') | Long("gid-idx") => options.gid_row = Some(number(&mut parser, "-g", 0..=255)?),
+            Short('p') | Long("port") => {
+                (options.tcp_port, options.is_server) = (number(&mut parser, "-p", 1..=65535)?, true)
+            }
+            Short('s') | Long("size") => options.size = number(&mut parser, "-s", 1..=MAX_MESSAGE_BYTES as u32)?,
+            Short('n') | Long("iters") => options.iterations = number(&mut parser, "-n", 1..=i32::MAX as u32)?,
+            Short('m') | Long("mtu") => options.mtu = mtu(&mut parser)?,
+            Short('q') | Long("num-qp") => options.pairs = number(&mut parser, "-q", 1..=MOST_PAIRS as u32)?,
+            Short('r') | Long("rx-depth") => options.receives = number(&mut parser, "-r", 1..=1 << 20)?,
+            Long("patience") => options.patience = Duration::from_secs(number(&mut parser, "--patience", 1..=86400)?),
             Short('h') | Long("help") => return Ok(None),
             Value(name) if options.host.is_none() => options.host = Some(name.string()?),
             other => return Err(Fault::new(format!("{} (-h lists what there is)", other.unexpected()))),
         }
     }
-    let has_pairs = (1..=MOST_PAIRS as u32).contains(&options.pairs);
-    if options.size == 0 || !has_pairs || options.receives < options.pairs {
-        return Err(Fault::new("-s takes at least 1, -q 1 to 256, and -r at least as many as there are pairs"));
+    if options.receives < options.pairs {
+        return Err(Fault::new("-r takes at least as many receives as -q has pairs"));
     }
     Ok(Some(options))
-}
-
-fn mtu(bytes: u32) -> Result<Mtu, Fault> {
-    let mut all = (1..=5).filter_map(|code| Mtu::from_code(code).ok());
-    let found = all.find(|mtu| mtu.bytes() == bytes);
-    found.ok_or_else(|| Fault::new(format!("-m takes 256, 512, 1024, 2048 or 4096, not {bytes}")))
 }

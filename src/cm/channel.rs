@@ -3,18 +3,19 @@
 #[cfg(loom)]
 mod models;
 
-use super::error::CmError;
+use super::error::{Cause, CmError};
 use crate::device::Context;
 use crate::provider::{
     self,
-    cm::{NewId, PortSpace, RawChannel, RawEvent, RawEventKind, RawId},
+    cm::{EventParameters, NewId, PortSpace, RawChannel, RawEvent, RawEventKind, RawId},
 };
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::verb_error::VerbError;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, PoisonError};
+use std::task::Waker as TaskWaker;
 use std::time::{Duration, Instant};
-use std::{env, fmt, mem};
+use std::{env, fmt, mem, vec};
 
 #[cfg(not(loom))]
 use crate::{
@@ -109,10 +110,39 @@ impl Channel {
         failed.map_or(Ok(has_news), Err)
     }
 
+    /// A descriptor that is readable while the kernel has events of the channel.
+    #[cfg(feature = "aio")]
+    pub(crate) fn events(&self) -> Result<crate::readiness::Readiness, VerbError> {
+        crate::readiness::Readiness::over(&[self.0.raw.fd()])
+    }
+
+    /// Takes events that have arrived, and wakes the tasks that wait for them. Returns whether there may be more.
+    #[cfg(feature = "aio")]
+    pub(crate) fn wake_tasks(&self) -> Result<bool, VerbError> {
+        let mut mail = self.0.lock();
+        let Sorted { strays, failed } = self.0.sort(&mut mail);
+        let may_have_more = mail.may_have_more;
+        drop(mail);
+        drop(strays);
+        failed.map_or(Ok(may_have_more), Err)
+    }
+
+    /// The time after which somebody must look for events again, although the kernel does not say so: soft devices.
+    #[cfg(feature = "aio")]
+    pub(crate) fn next_timer(&self) -> Option<Duration> {
+        self.0.raw.next_timer()
+    }
+
+    /// Takes the tasks that wait for events of the channel.
+    #[cfg(feature = "aio")]
+    pub(crate) fn take_tasks(&self) -> Vec<TaskWaker> {
+        self.0.lock().boxes.values_mut().filter_map(|found| found.task.take()).collect()
+    }
+
     pub(super) fn identifier(&self, space: PortSpace) -> Result<Identifier, VerbError> {
         let key = self.0.lock().add();
         match Arc::clone(&self.0.raw).create_id(space, key) {
-            Ok(raw) => Ok(Identifier { raw, key, space, inbox: Arc::clone(&self.0) }),
+            Ok(raw) => Ok(Identifier { raw, space, events: Events { key, inbox: Arc::clone(&self.0) } }),
             Err(error) => {
                 self.0.lock().boxes.remove(&key);
                 Err(error)
@@ -163,6 +193,10 @@ struct MailBox {
     /// The identifier is in a state that has a `poll`, which takes its events. In other states the events stay until
     /// the program's next step, and must not wake an event loop.
     is_polled: bool,
+    /// Its device was removed. This stays true after the event was taken.
+    is_removed: bool,
+    /// The task that waits for an event.
+    task: Option<TaskWaker>,
 }
 
 impl Mail {
@@ -179,16 +213,17 @@ impl Mail {
         Some(event)
     }
 
-    /// Puts an event into its box. Returns the event if its identifier has ended, or if it is a request beyond the
-    /// limit.
-    fn put(&mut self, event: RawEvent) -> Option<RawEvent> {
-        let Some(found) = self.boxes.get_mut(&event.key) else { return Some(event) };
+    /// Puts an event into its box. `later` gets the event if its identifier has ended, or if it is a request beyond the
+    /// limit; and the task that waits for it.
+    fn put(&mut self, event: RawEvent, later: &mut Later) {
+        let Some(found) = self.boxes.get_mut(&event.key) else { return later.strays.push(event) };
         let is_request = |event: &RawEvent| event.kind == RawEventKind::CONNECT_REQUEST;
         if is_request(&event) && found.events.iter().filter(|event| is_request(event)).count() >= found.requests {
-            return Some(event);
+            return later.strays.push(event);
         }
+        found.is_removed |= event.kind == RawEventKind::DEVICE_REMOVAL;
         found.events.push_back(event);
-        None
+        later.tasks.extend(found.task.take());
     }
 
     /// Whether the `poll` of any identifier would find an event.
@@ -211,11 +246,41 @@ const BATCH: usize = 64;
 /// The most batches that one `poll` takes. If there may be more events then, the event loop is woken again.
 const BATCHES: usize = 16;
 
+/// What is left to do after the lock is released.
+#[derive(Default)]
+struct Later {
+    /// Events that have no box, to be dropped: dropping a request rejects it, which takes time.
+    strays: Vec<RawEvent>,
+    /// Tasks whose event has come, to be woken: that runs code of their runtime.
+    tasks: Vec<TaskWaker>,
+}
+
+impl Later {
+    fn is_empty(&self) -> bool {
+        self.strays.is_empty() && self.tasks.is_empty()
+    }
+}
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        let mut rest = Rest(mem::take(&mut self.tasks).into_iter());
+        rest.0.by_ref().for_each(TaskWaker::wake);
+    }
+}
+
+/// The tasks that are not woken yet. The drop of this wakes them, also if it is run by the panic of a waker.
+struct Rest(vec::IntoIter<TaskWaker>);
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        self.0.by_ref().for_each(TaskWaker::wake);
+    }
+}
+
 /// What `sort` took from the channel, besides the events that it put into boxes.
 struct Sorted {
-    /// Events that have no box. They are dropped after the lock is released: dropping a request rejects it, which takes
-    /// time.
-    strays: Vec<RawEvent>,
+    /// Dropped after the lock is released.
+    strays: Later,
     /// The error that stopped `sort` early. The event of some identifier may be lost with it.
     failed: Option<VerbError>,
 }
@@ -227,18 +292,20 @@ impl Inbox {
 
     /// Takes events from the channel, at most [`BATCH`] of them, and sorts them.
     fn sort(&self, mail: &mut Mail) -> Sorted {
-        let mut strays = Vec::new();
+        let mut strays = Later::default();
         let (mut taken, mut failed) = (0, None);
         while taken < BATCH {
             match Arc::clone(&self.raw).take_event(mail.last_key + 1) {
                 Ok(Some(event)) => {
                     taken += 1;
                     mail.last_key += u64::from(event.request.is_some());
-                    strays.extend(mail.put(event));
+                    mail.put(event, &mut strays);
                 }
                 Ok(None) => break,
                 Err(error) => {
                     failed = Some(error);
+                    // Nobody knows whose event it was.
+                    strays.tasks.extend(mail.boxes.values_mut().filter_map(|found| found.task.take()));
                     break;
                 }
             }
@@ -248,12 +315,27 @@ impl Inbox {
             mail.tell_loop();
         }
         if taken > 0 {
-            self.turn.notify_all();
-            if mail.has_sleeper {
-                self.sleeper.wake();
-            }
+            self.wake_threads(mail);
         }
         Sorted { strays, failed }
+    }
+
+    /// Adds an event that is not from the channel.
+    fn add(&self, event: RawEvent) {
+        let (mut mail, mut later) = (self.lock(), Later::default());
+        mail.put(event, &mut later);
+        mail.tell_loop();
+        self.wake_threads(&mail);
+        drop(mail);
+        drop(later);
+    }
+
+    /// Lets the threads that wait look into their boxes.
+    fn wake_threads(&self, mail: &Mail) {
+        self.turn.notify_all();
+        if mail.has_sleeper {
+            self.sleeper.wake();
+        }
     }
 
     /// The oldest event of an identifier, if there is one.
@@ -265,7 +347,7 @@ impl Inbox {
             drop(mail);
             drop(strays);
             match (event, failed) {
-                // The failure concerned another identifier.
+                // The event goes first. A failure that lasts comes again at the next call.
                 (Some(event), _) => return Ok(Some(event)),
                 (None, Some(error)) => return Err(error),
                 (None, None) if may_have_more => {}
@@ -273,6 +355,23 @@ impl Inbox {
             }
         }
         Ok(None)
+    }
+
+    /// Whether rdma_cm has told that the device of an identifier was removed.
+    fn is_removed(&self, key: u64) -> bool {
+        for _ in 0..BATCHES {
+            let mut mail = self.lock();
+            // An error is ignored: whoever called this has another one to report.
+            let Sorted { strays, failed: _ } = self.sort(&mut mail);
+            let is_removed = mail.boxes.get(&key).is_some_and(|found| found.is_removed);
+            let may_have_more = mail.may_have_more;
+            drop(mail);
+            drop(strays);
+            if is_removed || !may_have_more {
+                return is_removed;
+            }
+        }
+        false
     }
 
     /// The oldest event of an identifier. Waits for it until `deadline`; a deadline of `None` means for ever.
@@ -286,7 +385,7 @@ impl Inbox {
                 drop(mail);
                 drop(strays);
                 match (event, failed) {
-                    // The failure concerned another identifier.
+                    // The event goes first. A failure that lasts comes again at the next call.
                     (Some(event), _) => return Ok(Some(event)),
                     (None, Some(error)) => return Err(error),
                     // The deadline has passed, although events of other identifiers keep arriving.
@@ -329,30 +428,62 @@ impl Inbox {
 /// The longest sleep of a thread that waits for ever. It checks its box after each sleep.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// An identifier on its channel. The types around it say in which state it is.
-pub(super) struct Identifier {
-    pub(super) raw: Box<dyn RawId>,
-    pub(super) key: u64,
-    pub(super) inbox: Arc<Inbox>,
-    pub(super) space: PortSpace,
+/// The events of one identifier. The clone of another thread takes them too, and finds none after the identifier ended.
+#[derive(Clone)]
+pub(crate) struct Events {
+    key: u64,
+    inbox: Arc<Inbox>,
 }
 
-impl Identifier {
-    /// The identifier that came with a connect request. (It has no events before its accept, so none was lost before it
-    /// had a box.)
-    pub(super) fn of_request(new: NewId, listener: &Self) -> Self {
-        let NewId { raw, key } = new;
-        let inbox = Arc::clone(&listener.inbox);
-        inbox.lock().boxes.insert(key, MailBox::default());
-        Self { raw, key, space: listener.space, inbox }
-    }
-
+impl Events {
     pub(super) fn poll(&self) -> Result<Option<RawEvent>, VerbError> {
         self.inbox.poll(self.key)
     }
 
     pub(super) fn wait(&self, deadline: Option<Instant>) -> Result<Option<RawEvent>, VerbError> {
         self.inbox.wait(self.key, deadline)
+    }
+
+    /// The cause of a call of this identifier that failed: its device was removed, or the error itself. After a
+    /// removal, rdma_cm answers calls with many errors.
+    pub(super) fn cause_of(&self, error: VerbError) -> Cause {
+        if self.is_removed() { Cause::DeviceRemoved } else { Cause::Call(error) }
+    }
+
+    /// Whether rdma_cm has told that its device was removed.
+    pub(super) fn is_removed(&self) -> bool {
+        self.inbox.is_removed(self.key)
+    }
+
+    /// Adds an event of this library: a thread has made a call for the identifier, and the call failed.
+    pub(super) fn add_failure(&self, error: &VerbError) {
+        let (key, kind, status) = (self.key, RawEventKind::CALL_FAILED, -error.errno());
+        self.inbox.add(RawEvent { key, kind, status, parameters: EventParameters::default(), request: None });
+    }
+
+    /// Drops the events of a multicast group that the identifier has left, so that they cannot end a later membership.
+    pub(super) fn forget_group(&self) {
+        let mut mail = self.inbox.lock();
+        if let Some(found) = mail.boxes.get_mut(&self.key) {
+            let kinds = [RawEventKind::MULTICAST_JOIN, RawEventKind::MULTICAST_ERROR];
+            found.events.retain(|event| !kinds.contains(&event.kind));
+            mail.tell_loop();
+        }
+    }
+
+    /// Wakes `task` when the next event has come. False if there is one already.
+    #[cfg(feature = "aio")]
+    pub(crate) fn wake_by_next(&self, task: &TaskWaker) -> bool {
+        let task = task.clone();
+        let mut mail = self.inbox.lock();
+        let Some(found) = mail.boxes.get_mut(&self.key) else { return false };
+        if !found.events.is_empty() {
+            return false;
+        }
+        let before = found.task.replace(task);
+        drop(mail);
+        drop(before);
+        true
     }
 
     /// Says whether the identifier is in a state that has a `poll`.
@@ -374,13 +505,37 @@ impl Identifier {
     }
 }
 
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Events").finish_non_exhaustive()
+    }
+}
+
+/// An identifier on its channel. The types around it say in which state it is.
+pub(crate) struct Identifier {
+    pub(super) raw: Box<dyn RawId>,
+    pub(super) space: PortSpace,
+    pub(super) events: Events,
+}
+
+impl Identifier {
+    /// The identifier that came with a connect request. (It has no events before its accept, so none was lost before it
+    /// had a box.)
+    pub(super) fn of_request(new: NewId, listener: &Self) -> Self {
+        let NewId { raw, key } = new;
+        let inbox = Arc::clone(&listener.events.inbox);
+        inbox.lock().boxes.insert(key, MailBox::default());
+        Self { raw, space: listener.space, events: Events { key, inbox } }
+    }
+}
+
 impl Drop for Identifier {
     fn drop(&mut self) {
         if self.raw.ends_with_event() {
             // An error is ignored: the next thread that takes an event gets it again.
-            drop(self.poll());
+            drop(self.events.poll());
         }
-        self.inbox.end(self.key);
+        self.events.inbox.end(self.events.key);
         // `raw` is destroyed after this function. An event that comes before that finds no box, and is dropped.
     }
 }
@@ -394,6 +549,27 @@ impl fmt::Debug for Identifier {
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
     use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    /// A waker that panics the first time, and counts.
+    struct Fuse(AtomicUsize);
+
+    impl Wake for Fuse {
+        fn wake(self: Arc<Self>) {
+            assert!(self.0.fetch_add(1, Ordering::Relaxed) > 0, "the waker's own fault");
+        }
+    }
+
+    #[test]
+    fn the_panic_of_one_waker_leaves_no_task_asleep() {
+        let fuse = Arc::new(Fuse(AtomicUsize::new(0)));
+        let tasks = (0..3).map(|_| Arc::clone(&fuse).into()).collect();
+        let later = Later { tasks, strays: Vec::new() };
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(later))).is_err());
+        assert_eq!(fuse.0.load(Ordering::Relaxed), 3);
+    }
 
     /// An edge-triggered loop gets no further edge for events that it left in the channel.
     #[test]

@@ -1,17 +1,18 @@
 //! The side that connects.
 
+use super::asked::Asked;
 use super::channel::{Channel, Identifier};
 use super::connection::Connection;
 use super::error::{Cause, CmError, Failed};
+use super::meaning::{Meaning, Phase};
 use super::parameters::Parameters;
 use super::private_data::{ConnectData, PeerData};
 use super::server::Bound;
-use super::step::{Next, Phase};
 use super::wait::{Patience, next, why, why_not_adopted};
 use super::{Connections, Datagrams, Progress, after_failure, bring_up, errored, peer_gone, same_device};
 use crate::domain::Brand;
-use crate::provider::cm::{BoundDevice, IdOption, PortSpace, Said};
-use crate::queue::state::Init;
+use crate::provider::cm::{BoundDevice, EventParameters, IdOption, PortSpace};
+use crate::queue::state::{DeviceState, Init};
 use crate::queue::transport::{Reliable, ReliableConnection};
 use crate::queue::{AnyQueuePair, QueuePair};
 use crate::types::{AckTimeout, ReadDepth};
@@ -120,7 +121,7 @@ impl<K> Idle<K> {
     pub fn bind(mut self, address: SocketAddr) -> Result<Bound<K>, Failed<Self>> {
         match self.id.raw.bind(address) {
             Ok(()) => Ok(Bound::new(self.id)),
-            Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
+            Err(error) => Err(Failed { cause: self.id.events.cause_of(error), value: self }),
         }
     }
 
@@ -160,10 +161,10 @@ impl<K> Idle<K> {
     ) -> Result<Resolving<K>, Failed<Self>> {
         match self.id.raw.resolve_addr(source, to, timeout) {
             Ok(()) => {
-                self.id.set_polled(true);
+                self.id.events.set_polled(true);
                 Ok(Resolving { id: self.id, phase: Phase::ResolvingAddress, timeout, kind: PhantomData })
             }
-            Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
+            Err(error) => Err(Failed { cause: self.id.events.cause_of(error), value: self }),
         }
     }
 }
@@ -171,7 +172,7 @@ impl<K> Idle<K> {
 /// An identifier whose address, and then the route to it, is being resolved. Dropping it gives up at once.
 #[derive(Debug)]
 pub struct Resolving<K = Connections> {
-    id: Identifier,
+    pub(super) id: Identifier,
     phase: Phase,
     timeout: Duration,
     kind: PhantomData<K>,
@@ -205,22 +206,23 @@ impl<K> Resolving<K> {
     fn go_on(mut self, patience: Patience) -> Result<Progress<Self, Resolved<K>>, Failed<Option<Idle<K>>>> {
         let failed = |cause| Failed { value: None, cause };
         loop {
-            let found = next(&self.id, self.phase, patience).map_err(|error| failed(Cause::Call(error)))?;
+            let found = next(&self.id.events, self.phase, patience).map_err(|error| failed(Cause::Call(error)))?;
             match found {
                 None => return Ok(Progress::Pending(self)),
-                Some((Next::End(cause @ Cause::Address(_)), _)) => {
-                    self.id.set_polled(false);
+                Some((Meaning::End(cause @ Cause::Address(_)), _)) => {
+                    self.id.events.set_polled(false);
                     return Err(Failed { value: Some(Idle { id: self.id, kind: PhantomData }), cause });
                 }
-                Some((Next::End(cause), _)) => return Err(failed(cause)),
+                Some((Meaning::End(cause), _)) => return Err(failed(cause)),
                 Some(_) if self.phase == Phase::ResolvingAddress => {
                     self.phase = Phase::ResolvingRoute;
-                    self.id.raw.resolve_route(self.timeout).map_err(|error| failed(Cause::Call(error)))?;
+                    let asked = self.id.raw.resolve_route(self.timeout);
+                    asked.map_err(|error| failed(self.id.events.cause_of(error)))?;
                 }
                 Some(_) => {
                     let device = self.id.raw.device();
                     let device = device.ok_or_else(|| failed(Cause::DeviceRemoved))?;
-                    self.id.set_polled(false);
+                    self.id.events.set_polled(false);
                     return Ok(Progress::Done(Resolved { id: self.id, device, kind: PhantomData }));
                 }
             }
@@ -247,6 +249,11 @@ impl<K> Resolved<K> {
         self.device.port
     }
 
+    #[cfg(feature = "aio")]
+    pub(crate) fn is_iwarp(&self) -> bool {
+        self.device.is_iwarp
+    }
+
     /// The address of this side.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.id.raw.local_address()
@@ -256,21 +263,16 @@ impl<K> Resolved<K> {
 impl Resolved {
     /// Asks the peer for a connection. Post receives first, if the peer's first message needs one.
     ///
-    /// `rdma_connect(3)`.
-    ///
-    /// # iWARP
-    ///
-    /// The call connects the TCP stream before it returns, so it takes a round trip. If the host does not answer, the
-    /// call takes as long as any TCP connect (two minutes or more: `net.ipv4.tcp_syn_retries`), and no timeout of this
-    /// library shortens it. Elsewhere the call returns at once.
+    /// `rdma_connect(3)`. This returns at once. On iWARP, a thread of the library makes the call, which connects a TCP
+    /// stream; if it fails, [`Connecting::wait`] says so.
     ///
     /// # Errors
     ///
-    /// [`Cause::OtherDevice`]; [`Cause::Call`]. The identifier and the pair come back.
+    /// [`Cause::OtherDevice`]; [`Cause::DeviceRemoved`]; [`Cause::Call`]. The identifier and the pair come back.
     #[doc(alias = "rdma_connect")]
     #[allow(clippy::type_complexity, clippy::result_large_err, reason = "the error gives both back")]
     pub fn connect<B: Brand, T: Reliable>(
-        mut self,
+        self,
         pair: QueuePair<B, Init, T>,
         parameters: &Parameters,
         data: &ConnectData,
@@ -278,37 +280,49 @@ impl Resolved {
         if let Err(cause) = same_device(&self.device, &pair) {
             return Err(Failed { value: (self, pair), cause });
         }
+        // The thread of iWARP could not return the identifier.
+        if self.id.events.is_removed() {
+            return Err(Failed { value: (self, pair), cause: Cause::DeviceRemoved });
+        }
         let depths = pair.depths_at_most([parameters.responder_depth, parameters.initiator_depth]);
-        match self.id.raw.connect(&parameters.to_raw(&pair, depths, data.as_bytes())) {
-            Ok(()) => {
-                let is_iwarp = self.device.is_iwarp;
-                self.id.set_polled(true);
-                Ok(Connecting { id: self.id, pair, parameters: *parameters, depths, is_iwarp })
+        let Self { id, device, kind } = self;
+        let is_iwarp = device.is_iwarp;
+        id.events.set_polled(true);
+        let asked = if is_iwarp {
+            let without_data = parameters.to_raw(&pair, depths, &[]);
+            Asked::by_thread(id, pair, without_data, *data)
+        } else {
+            let raw = parameters.to_raw(&pair, depths, data.as_bytes());
+            Asked::by_this_thread(id, pair, &raw)
+        };
+        match asked {
+            Ok(asked) => Ok(Connecting { asked, parameters: *parameters, depths, is_iwarp }),
+            Err(failed) => {
+                let (id, pair, error) = *failed;
+                id.events.set_polled(false);
+                Err(Failed { cause: id.events.cause_of(error), value: (Self { id, device, kind }, pair) })
             }
-            // On iWARP this call connects the TCP stream, so it fails if nobody listens.
-            Err(error) if error.errno() == libc::ECONNREFUSED => {
-                let cause = Cause::rejected(-libc::ECONNREFUSED, Vec::new());
-                Err(Failed { value: (self, pair), cause })
-            }
-            Err(error) => Err(Failed { value: (self, pair), cause: Cause::Call(error) }),
         }
     }
 }
 
 /// An identifier that has asked the peer for a connection.
 ///
-/// Dropping it gives up at once. If the program sets no deadline, rdma_cm gives up on a host that does not answer after
-/// more than a minute.
+/// Dropping it gives up at once. If the host does not answer and the program sets no deadline, rdma_cm gives
+/// up after more than a minute.
 ///
 /// # iWARP
 ///
-/// An iWARP device holds the queue pair until the peer answers, or for 10 s (Linux) if the peer does not answer. Until
+/// Until the TCP stream is connected, a thread of the library owns the queue pair. If this side gives up before that,
+/// by a timeout or a drop, the pair is destroyed by that thread, and its receives are dropped: when the stream is
+/// connected, or when the system gives up (after two minutes or more: `net.ipv4.tcp_syn_retries`).
+///
+/// After that, the device holds the pair until the peer answers, or for 10 s (Linux) if the peer does not answer. Until
 /// then, destroying the pair blocks: when this value is dropped, and when the pair that comes back from a timed-out
 /// [`wait`](Self::wait) is dropped. Drop such a pair on a thread that may block.
 #[derive(Debug)]
 pub struct Connecting<B, T = ReliableConnection> {
-    id: Identifier,
-    pair: QueuePair<B, Init, T>,
+    pub(super) asked: Asked<B, T>,
     parameters: Parameters,
     /// The depths that were asked for: how many reads this side serves, and how many it starts.
     depths: [ReadDepth; 2],
@@ -322,14 +336,13 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
     ///
     /// # Errors
     ///
-    /// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error. On iWARP always in Error,
-    /// since the device moves it there by itself.
+    /// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error. On iWARP it is in Init only if
+    /// there was no TCP stream: the host has refused it, did not answer, or cannot be reached. It does not come back
+    /// ([`AnyQueuePair::Vacant`]) if this side gives up while TCP connects.
     pub fn wait(self, timeout: Duration) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
         match self.go_on(Patience::of(timeout))? {
             Progress::Done(connection) => Ok(connection),
-            Progress::Pending(Self { pair, is_iwarp, .. }) => {
-                Err(Failed { value: after_failure(pair, is_iwarp), cause: Cause::TimedOut(timeout) })
-            }
+            Progress::Pending(connecting) => Err(connecting.give_up(Cause::TimedOut(timeout))),
         }
     }
 
@@ -345,48 +358,76 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
 
     #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     fn go_on(self, patience: Patience) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
-        let (found, event) = match next(&self.id, Phase::Connecting, patience) {
+        let (found, event) = match next(&self.asked.events, Phase::Connecting, patience) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(Progress::Pending(self)),
-            Err(error) => return Err(self.fail(Cause::Call(error))),
+            Err(error) => return Err(self.give_up(Cause::Call(error))),
         };
         match found {
-            Next::End(cause) => Err(self.fail(cause)),
-            Next::Respond => self.respond(event.said).map(Progress::Done),
+            // The device may be removed at any time. Every other end follows the call.
+            Meaning::End(cause @ Cause::DeviceRemoved) => Err(self.give_up(cause)),
+            Meaning::End(cause) => {
+                let (_id, pair) = self.asked.join();
+                Err(Failed { value: after_failure(pair, self.is_iwarp), cause })
+            }
+            Meaning::NotAsked(error) => Err(self.not_asked(error)),
+            Meaning::Respond => self.respond(event.parameters).map(Progress::Done),
             // iWARP: the device has moved the pair and answered the peer.
-            _ => self.adopt(event.said).map(Progress::Done),
+            _ => self.adopt(event.parameters).map(Progress::Done),
         }
     }
 
-    fn fail(self, cause: Cause) -> Failed<AnyQueuePair<B, T>> {
-        Failed { value: after_failure(self.pair, self.is_iwarp), cause }
+    /// Withdraws the request.
+    pub(crate) fn give_up(self, cause: Cause) -> Failed<AnyQueuePair<B, T>> {
+        let returned = self.asked.join_if_returned();
+        let value = returned.map_or(AnyQueuePair::Vacant, |(_id, pair)| after_failure(pair, self.is_iwarp));
+        Failed { value, cause }
+    }
+
+    /// iWARP: the call of the thread has failed.
+    fn not_asked(self, error: VerbError) -> Failed<AnyQueuePair<B, T>> {
+        let (id, pair) = self.asked.join();
+        let (cause, had_stream) = match error.errno() {
+            libc::ECONNREFUSED => (Cause::rejected(-libc::ECONNREFUSED, Vec::new()), false),
+            libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH => (id.events.cause_of(error), false),
+            // The listener has ended.
+            libc::ECONNRESET | libc::EPIPE => (Cause::PeerGone(error), true),
+            _ => (id.events.cause_of(error), true),
+        };
+        // ASSUMPTION: without a TCP stream, the device does nothing to the pair. A device that has moved it already
+        // says so.
+        let is_moved = had_stream || matches!(pair.query_state(), Ok(DeviceState::Error));
+        Failed { value: after_failure(pair, is_moved), cause }
     }
 
     /// The peer has accepted: brings the pair up and establishes the connection.
-    fn respond(self, said: Said) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
-        let Self { mut id, pair, parameters, depths: [serves, starts], .. } = self;
-        let [serves, starts] = [agreed(serves, said.responder_resources), agreed(starts, said.initiator_depth)];
+    fn respond(self, answer: EventParameters) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
+        let Self { asked, parameters, depths: [serves, starts], .. } = self;
+        let (mut id, pair) = asked.join();
+        let [serves, starts] = [agreed(serves, answer.responder_resources), agreed(starts, answer.initiator_depth)];
         // The peer may have ended since its answer. Then the calls below fail, and the channel says why.
         let up = bring_up(&*id.raw, pair, [serves, starts], parameters.min_rnr_timer).map_err(|failed| {
             let Failed { value, cause } = failed;
-            let cause = if matches!(cause, Cause::PeerGone(_)) { why(&id, Phase::Connecting, cause) } else { cause };
+            let cause =
+                if matches!(cause, Cause::PeerGone(_)) { why(&id.events, Phase::Connecting, cause) } else { cause };
             Failed { value, cause }
         })?;
         if let Err(error) = id.raw.establish() {
-            return Err(Failed { value: errored(up), cause: why(&id, Phase::Connecting, peer_gone(error)) });
+            return Err(Failed { value: errored(up), cause: why(&id.events, Phase::Connecting, peer_gone(error)) });
         }
-        Ok(Connection::new(up, id, PeerData(said.private_data)))
+        Ok(Connection::new(up, id, PeerData(answer.private_data)))
     }
 
     /// Takes over a pair that the device has connected by itself.
-    fn adopt(self, said: Said) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
-        let Self { id, pair, depths: [_, starts], .. } = self;
-        let theirs = if pair.swaps_reply_depths() { said.responder_resources } else { said.initiator_depth };
+    fn adopt(self, answer: EventParameters) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
+        let Self { asked, depths: [_, starts], .. } = self;
+        let (id, pair) = asked.join();
+        let theirs = if pair.swaps_reply_depths() { answer.responder_resources } else { answer.initiator_depth };
         match pair.moved_by_cm(agreed(starts, theirs)) {
-            Ok(pair) => Ok(Connection::new(pair, id, PeerData(said.private_data))),
+            Ok(pair) => Ok(Connection::new(pair, id, PeerData(answer.private_data))),
             // The peer may have ended since its answer.
             Err(error) => {
-                let cause = why_not_adopted(&id, Phase::Connecting, error.source);
+                let cause = why_not_adopted(&id.events, Phase::Connecting, error.source);
                 Err(Failed { value: errored(error.queue_pair), cause })
             }
         }

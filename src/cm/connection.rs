@@ -3,8 +3,8 @@
 use super::advice::Advice;
 use super::channel::Identifier;
 use super::error::{Cause, Failed, RejectReason};
+use super::meaning::{Meaning, Phase};
 use super::private_data::PeerData;
-use super::step::{Next, Phase};
 use super::wait::{Patience, next};
 use crate::domain::Brand;
 use crate::provider::cm::RawEventKind;
@@ -44,7 +44,7 @@ pub struct Connection<B, T = ReliableConnection> {
 #[derive(Debug)]
 #[doc(alias = "rdma_cm_id")]
 pub struct Link {
-    id: Identifier,
+    pub(super) id: Identifier,
     /// How the connection has ended; `None` while it lasts.
     end: Option<End>,
     advice: Option<Advice>,
@@ -117,14 +117,14 @@ impl Link {
         // After the end there is nothing to wait for. This only takes the events of other identifiers from the channel.
         let patience = if self.end.is_some() { Patience::None } else { patience };
         loop {
-            let found = match next(&self.id, Phase::Connected, patience) {
+            let found = match next(&self.id.events, Phase::Connected, patience) {
                 Err(_) if self.end.is_some() => None,
                 found => found?,
             };
             match found {
                 None => return Ok(self.end.as_ref().map(End::cause)),
-                Some((Next::Advise(advice), _)) => self.advice = Some(advice),
-                Some((Next::End(cause), _)) if self.end.is_none() => {
+                Some((Meaning::Advise(advice), _)) => self.advice = Some(advice),
+                Some((Meaning::End(cause), _)) if self.end.is_none() => {
                     self.end = Some(cause.into());
                     return Ok(self.end.as_ref().map(End::cause));
                 }
@@ -204,12 +204,12 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     #[allow(clippy::result_large_err, reason = "the connection comes back")]
     pub fn disconnect(self) -> Result<Disconnected<B, T>, Failed<Self>> {
         let Self { pair, data, mut link } = self;
-        // `disconnect` fails only if the connection has ended already.
-        let _ = link.id.raw.disconnect();
+        // If this fails, the peer learns of the end when the identifier is destroyed, or from `wait_for_number`.
+        let is_told = link.id.raw.disconnect().is_ok();
         match pair.into_error() {
             Ok(pair) => {
-                link.id.set_polled(false);
-                Ok(Disconnected { pair, id: link.id })
+                link.id.events.set_polled(false);
+                Ok(Disconnected { pair, id: link.id, is_told, is_free: false })
             }
             Err(error) => {
                 let value = Self { pair: error.queue_pair, data, link };
@@ -229,6 +229,10 @@ pub struct Disconnected<B, T = ReliableConnection> {
     /// The queue pair: drain it to get every buffer back.
     pub pair: QueuePair<B, Errored, T>,
     id: Identifier,
+    /// rdma_cm has taken the disconnect.
+    is_told: bool,
+    /// The pair's number may be used again.
+    is_free: bool,
 }
 
 impl<B: Brand, T: Reliable> Disconnected<B, T> {
@@ -236,21 +240,38 @@ impl<B: Brand, T: Reliable> Disconnected<B, T> {
     /// because the peer has not disconnected, or if the device was removed. On iWARP the number may be used again at
     /// once.
     ///
+    /// If [`disconnect`](Connection::disconnect) could not tell rdma_cm of the end, this call tries again.
+    ///
     /// # Errors
     ///
-    /// The channel failed.
+    /// The channel failed, or the system refused to disconnect.
+    #[doc(alias = "rdma_disconnect")]
     pub fn wait_for_number(&mut self, timeout: Duration) -> Result<bool, VerbError> {
         if self.id.raw.device().is_some_and(|device| device.is_iwarp) {
             return Ok(true);
         }
         let deadline = Instant::now().checked_add(timeout);
         loop {
-            match self.id.wait(deadline)?.map(|event| event.kind) {
+            // An earlier call, or a poll of the connection, may have taken the event that says so.
+            if self.id.events.is_removed() {
+                return Ok(false);
+            }
+            if self.is_free {
+                return Ok(true);
+            }
+            if !self.is_told {
+                match self.id.raw.disconnect() {
+                    Ok(()) => self.is_told = true,
+                    Err(_) if self.id.events.is_removed() => return Ok(false),
+                    Err(error) => return Err(error),
+                }
+            }
+            match self.id.events.wait(deadline)?.map(|event| event.kind) {
                 None | Some(RawEventKind::DEVICE_REMOVAL) => return Ok(false),
-                Some(RawEventKind::TIMEWAIT_EXIT) => return Ok(true),
+                Some(RawEventKind::TIMEWAIT_EXIT) => self.is_free = true,
                 // If both sides began to disconnect at the same time, each has to answer the other. In all other cases
                 // this does nothing.
-                Some(RawEventKind::DISCONNECTED) => self.id.raw.disconnect()?,
+                Some(RawEventKind::DISCONNECTED) => self.is_told = false,
                 Some(_) => {}
             }
         }

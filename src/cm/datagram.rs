@@ -3,12 +3,12 @@
 use super::channel::Identifier;
 use super::client::Resolved;
 use super::error::{Cause, Failed};
+use super::meaning::Phase;
 use super::parameters::Parameters;
 use super::private_data::{AnswerData, LookupData, PeerData};
 use super::server::Request;
-use super::step::{Next, Phase};
-use super::wait::{Patience, next};
-use super::{Datagrams, Progress, not_for_iwarp, same_device, wrong_device};
+use super::wait::{Patience, answer_with_path};
+use super::{Datagrams, Progress, name_of_other, not_for_iwarp, same_device, wrong_device};
 use crate::domain::{Brand, ProtectionDomain};
 use crate::provider::cm::{BoundDevice, Parameters as RawParameters};
 use crate::queue::QueuePair;
@@ -28,24 +28,24 @@ impl Resolved<Datagrams> {
     ///
     /// # Errors
     ///
-    /// [`Cause::NotOnIwarp`]; [`Cause::Call`]. The identifier comes back.
+    /// [`Cause::NotOnIwarp`]; [`Cause::DeviceRemoved`]; [`Cause::Call`]. The identifier comes back.
     #[doc(alias = "rdma_connect")]
     pub fn look_up(mut self, data: &LookupData) -> Result<LookingUp, Failed<Self>> {
         if let Err(cause) = not_for_iwarp(&self.id) {
             return Err(Failed { value: self, cause });
         }
-        match self.id.raw.connect(&said(0, data.as_bytes())) {
+        match self.id.raw.connect(&parameters_of(0, data.as_bytes())) {
             Ok(()) => {
-                self.id.set_polled(true);
+                self.id.events.set_polled(true);
                 Ok(LookingUp { id: self.id, device: self.device })
             }
-            Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
+            Err(error) => Err(Failed { cause: self.id.events.cause_of(error), value: self }),
         }
     }
 }
 
 /// The parameters that one side sends about a pair for datagrams.
-fn said(queue_pair: u32, private_data: &[u8]) -> RawParameters<'_> {
+fn parameters_of(queue_pair: u32, private_data: &[u8]) -> RawParameters<'_> {
     let Parameters { retry_count, rnr_retry, .. } = Parameters::default();
     RawParameters {
         private_data,
@@ -90,17 +90,11 @@ impl LookingUp {
     }
 
     fn go_on(self, patience: Patience) -> Result<Progress<Self, Service>, Cause> {
-        match next(&self.id, Phase::LookingUp, patience).map_err(Cause::Call)? {
-            None => Ok(Progress::Pending(self)),
-            Some((Next::End(cause), _)) => Err(cause),
-            Some((_, event)) => {
-                let said = event.said;
-                let path = said.path.ok_or(Cause::Call(VerbError::new("rdma_get_cm_event", libc::EPROTO)))?;
-                let queue_pair = Qpn::from_device(said.queue_pair);
-                let data = PeerData(said.private_data);
-                Ok(Progress::Done(Service { queue_pair, qkey: Qkey(said.qkey), data, path, device: self.device }))
-            }
-        }
+        let Some((path, answer)) = answer_with_path(&self.id.events, Phase::LookingUp, patience)? else {
+            return Ok(Progress::Pending(self));
+        };
+        let (queue_pair, data) = (Qpn::from_device(answer.queue_pair), PeerData(answer.private_data));
+        Ok(Progress::Done(Service { queue_pair, qkey: Qkey(answer.qkey), data, path, device: self.device }))
     }
 }
 
@@ -149,9 +143,8 @@ pub(super) fn handle_of<B: Brand>(
     device: &BoundDevice,
     path: ibv_ah_attr,
 ) -> Result<crate::queue::datagram::AddressHandle<B>, Cause> {
-    let key = domain.device_key();
-    if !key.is(&device.name, device.fabric) {
-        return Err(wrong_device(device, key.name().to_string()));
+    if let Some(other) = name_of_other(device, &domain.context()) {
+        return Err(wrong_device(device, other));
     }
     domain.handle_by_cm(path).map_err(Cause::Call)
 }
@@ -176,7 +169,7 @@ impl Request<Datagrams> {
     /// # Errors
     ///
     /// [`Cause::OtherDevice`]; [`Cause::OtherKey`]: the pair has another queue key than [`Qkey::CONNECTION_MANAGER`],
-    /// the only one that rdma_cm gives to peers; [`Cause::Call`].
+    /// the only one that rdma_cm gives to peers; [`Cause::DeviceRemoved`]; [`Cause::Call`].
     #[doc(alias = "rdma_accept")]
     pub fn answer<B: Brand, T: Connectionless>(
         mut self,
@@ -185,7 +178,8 @@ impl Request<Datagrams> {
     ) -> Result<(), Cause> {
         same_device(&self.device, pair)?;
         takes(pair, Qkey::CONNECTION_MANAGER)?;
-        self.id.raw.accept(&said(pair.number().value(), data.as_bytes())).map_err(Cause::Call)
+        let answered = self.id.raw.accept(&parameters_of(pair.number().value(), data.as_bytes()));
+        answered.map_err(|error| self.id.events.cause_of(error))
     }
 
     /// Refuses a lookup, with data for the peer.

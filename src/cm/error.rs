@@ -57,6 +57,7 @@ fn hint(error: &VerbError) -> &'static str {
         ("rdma_bind_addr" | "rdma_listen", libc::EADDRINUSE) => " (another listener has this port)",
         ("rdma_resolve_addr", libc::ENODEV) => " (the interface towards this address has no RDMA device)",
         ("rdma_resolve_addr", libc::ENETUNREACH) => " (no route to this address)",
+        ("rdma_resolve_route", libc::ENODEV) => " (a loopback address? take an address of the device)",
         ("rdma_join_multicast", libc::EINVAL) => {
             " (is it a multicast address, and is the identifier bound to the address of a device?)"
         }
@@ -124,6 +125,9 @@ pub enum Cause {
         /// The rdma-core release of the installed librdmacm.
         release: u32,
     },
+    /// The queue pair completes on another completion queue than that of the shared poller.
+    #[error("the queue pair completes on another completion queue: use the shared poller of its own")]
+    OtherQueue,
     /// The device is an iWARP device, and iWARP has no datagrams.
     #[error(transparent)]
     NotOnIwarp(NotOnIwarp),
@@ -184,7 +188,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    pub(super) fn of(error: CmError) -> Self {
+    pub(crate) fn of(error: CmError) -> Self {
         match error {
             CmError::Name(error) => Self::Name(error),
             CmError::Open(error) => Self::Open(error),
@@ -279,7 +283,7 @@ impl<T> Failed<T> {
         self.cause
     }
 
-    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> Failed<U> {
+    pub(crate) fn map<U>(self, f: impl FnOnce(T) -> U) -> Failed<U> {
         Failed { value: f(self.value), cause: self.cause }
     }
 }

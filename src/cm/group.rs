@@ -3,9 +3,9 @@
 use super::channel::Identifier;
 use super::datagram::{handle_of, takes};
 use super::error::{Cause, Failed};
+use super::meaning::Phase;
 use super::server::Bound;
-use super::step::{Next, Phase};
-use super::wait::{Patience, next};
+use super::wait::{Patience, answer_with_path};
 use super::{Datagrams, Progress, not_for_iwarp, same_device};
 use crate::domain::{Brand, ProtectionDomain};
 use crate::provider::cm::BoundDevice;
@@ -29,7 +29,8 @@ impl Bound<Datagrams> {
     /// # Errors
     ///
     /// [`Cause::Call`] with `EINVAL`: not a multicast address, or the identifier is bound to all addresses instead of
-    /// the one of a device. [`Cause::NotOnIwarp`]: the address is that of an iWARP device. The identifier comes back.
+    /// the one of a device. [`Cause::NotOnIwarp`]: the address is that of an iWARP device. [`Cause::DeviceRemoved`].
+    /// The identifier comes back.
     #[doc(alias = "rdma_join_multicast")]
     pub fn join(mut self, group: IpAddr) -> Result<Joining, Failed<Self>> {
         if let Err(cause) = not_for_iwarp(&self.id) {
@@ -41,10 +42,10 @@ impl Bound<Datagrams> {
         };
         match joined {
             Ok(()) => {
-                self.id.set_polled(true);
+                self.id.events.set_polled(true);
                 Ok(Joining { id: self.id, group })
             }
-            Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
+            Err(error) => Err(Failed { cause: self.id.events.cause_of(error), value: self }),
         }
     }
 }
@@ -79,17 +80,13 @@ impl Joining {
     }
 
     fn go_on(self, patience: Patience) -> Result<Progress<Self, Membership>, Cause> {
-        match next(&self.id, Phase::JoiningGroup, patience).map_err(Cause::Call)? {
-            None => Ok(Progress::Pending(self)),
-            Some((Next::End(cause), _)) => Err(cause),
-            Some((_, event)) => {
-                let path = event.said.path.ok_or(Cause::Call(VerbError::new("rdma_get_cm_event", libc::EPROTO)))?;
-                let device = self.id.raw.device().ok_or(Cause::DeviceRemoved)?;
-                let Self { id, group } = self;
-                id.set_polled(false);
-                Ok(Progress::Done(Membership { id, group, path, qkey: Qkey(event.said.qkey), device }))
-            }
-        }
+        let Some((path, answer)) = answer_with_path(&self.id.events, Phase::JoiningGroup, patience)? else {
+            return Ok(Progress::Pending(self));
+        };
+        let device = self.id.raw.device().ok_or(Cause::DeviceRemoved)?;
+        let Self { id, group } = self;
+        id.events.set_polled(false);
+        Ok(Progress::Done(Membership { id, group, path, qkey: Qkey(answer.qkey), device }))
     }
 }
 
@@ -164,12 +161,18 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// The system refused. The membership comes back; dropping it leaves the group all the same.
+    /// [`Cause::DeviceRemoved`]; the system refused. The membership comes back; dropping it leaves the group all the
+    /// same.
     #[doc(alias = "rdma_leave_multicast")]
     pub fn leave(mut self) -> Result<Bound<Datagrams>, Failed<Self>> {
         match self.id.raw.leave_multicast(SocketAddr::new(self.group, 0)) {
-            Ok(()) => Ok(Bound::new(self.id)),
-            Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
+            Ok(()) => {
+                // rdma_cm has dropped the events of the membership that nobody had taken. This drops those that another
+                // thread took before.
+                self.id.events.forget_group();
+                Ok(Bound::new(self.id))
+            }
+            Err(error) => Err(Failed { cause: self.id.events.cause_of(error), value: self }),
         }
     }
 }

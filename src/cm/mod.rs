@@ -70,28 +70,40 @@
 #![allow(clippy::result_large_err, reason = "an error gives back what the step took, and no step is on the data path")]
 
 mod advice;
+mod asked;
 mod channel;
 mod client;
 mod connection;
 mod datagram;
 mod error;
 mod group;
+#[cfg(all(test, not(loom), not(miri)))]
+mod hostile;
+mod meaning;
 mod parameters;
 mod private_data;
 mod server;
-mod step;
+#[cfg(feature = "aio")]
+mod tasks;
 mod wait;
 
 pub use advice::Advice;
 pub use channel::Channel;
+#[cfg(feature = "aio")]
+pub(crate) use channel::Events;
+use channel::Identifier;
 pub use client::{Connecting, Idle, Resolved, Resolving};
 pub use connection::{Connection, Disconnected, Link};
 pub use datagram::{LookingUp, Service};
 pub use error::{Cause, CmError, Failed, LookupReason, RejectReason};
 pub use group::{Joining, Membership};
 pub use parameters::Parameters;
-pub use private_data::{AcceptData, AnswerData, ConnectData, LookupData, PeerData, PrivateData, RejectData, TooLong};
+pub use private_data::{
+    AcceptData, AnswerData, ConnectData, LookupData, PeerData, PrivateData, PrivateDataTooLong, RejectData,
+};
 pub use server::{Accepting, Bound, Listener, Request};
+#[cfg(feature = "aio")]
+pub(crate) use tasks::Step;
 
 use crate::device::Context;
 use crate::device::iwarp::NotOnIwarp;
@@ -103,7 +115,6 @@ use crate::queue::{AnyQueuePair, QueuePair};
 use crate::sys::ibv_qp_state as raw_state;
 use crate::types::{ReadDepth, RnrTimer};
 use crate::verb_error::VerbError;
-use channel::Identifier;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -136,16 +147,16 @@ fn addresses(of: impl ToSocketAddrs) -> Result<Vec<SocketAddr>, CmError> {
     if found.is_empty() { Err(CmError::Name(io::ErrorKind::NotFound.into())) } else { Ok(found) }
 }
 
-/// Connects the pair to whoever listens at `address`. `timeout` limits the whole call, with two exceptions: the
-/// system's resolution of a host name, and on iWARP the connect of the TCP stream (see [`Resolved::connect`]).
+/// Connects the pair to whoever listens at `address`. `timeout` limits the whole call, except for the
+/// system's resolution of a host name.
 ///
 /// If the name has several addresses, the first one that rdma_cm can resolve is used. The peer reads `data` with
 /// [`Request::data`]. For other parameters, start with [`Idle`].
 ///
 /// # Errors
 ///
-/// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error. On iWARP, destroying a pair after
-/// a timeout may block: see [`Connecting`].
+/// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error. On iWARP, the pair does not come
+/// back after a timeout while TCP connects; after a later timeout, destroying the pair may block: see [`Connecting`].
 pub fn connect<B: Brand, T: Reliable>(
     address: impl ToSocketAddrs,
     pair: QueuePair<B, Init, T>,
@@ -217,6 +228,7 @@ fn listen_by<K>(
             Ok(listener) => return Ok(listener),
             Err(Cause::Call(error)) => last = CmError::Call(error),
             Err(Cause::NotOnIwarp(what)) => last = CmError::NotOnIwarp(what),
+            Err(Cause::DeviceRemoved) => last = CmError::DeviceRemoved,
             Err(_) => {}
         }
     }
@@ -256,12 +268,25 @@ pub fn serve(context: &Context, address: impl ToSocketAddrs) -> Result<Listener<
 
 /// Checks that the pair is on the device and port that the identifier is bound to.
 fn same_device<B: Brand, S: State, T: Transport>(bound: &BoundDevice, pair: &QueuePair<B, S, T>) -> Result<(), Cause> {
-    let key = pair.device_key();
-    let port = pair.port_number().value();
-    if key.is(&bound.name, bound.fabric) && port == bound.port {
+    let (port, other) = (pair.port_number().value(), name_of_other(bound, &pair.context()));
+    if other.is_none() && port == bound.port {
         return Ok(());
     }
-    Err(wrong_device(bound, format!("{} port {port}", key.name())))
+    Err(wrong_device(bound, format!("{} port {port}", other.as_deref().unwrap_or(&bound.name))))
+}
+
+/// If `context` is not the device that the identifier is bound to, the name of the device that it is.
+///
+/// The devices are compared by their names and their node GUIDs, since a new device may get the name of one that was
+/// removed. A device without a GUID, or one that does not answer because it was removed, is known by its name alone.
+fn name_of_other(bound: &BoundDevice, context: &Context) -> Option<String> {
+    let key = &context.0.device;
+    if !key.is(&bound.name, bound.fabric) {
+        return Some(key.name().to_owned());
+    }
+    let guid_be = context.0.query_device().map_or(0, |device| device.node_guid);
+    let is_same = guid_be == 0 || bound.guid_be == 0 || guid_be == bound.guid_be;
+    if is_same { None } else { Some(format!("another {}", key.name())) }
 }
 
 fn wrong_device(bound: &BoundDevice, found: String) -> Cause {
@@ -328,4 +353,33 @@ fn not_for_iwarp(id: &Identifier) -> Result<(), Cause> {
 /// Moves the pair to Error. If that fails, returns the pair in its old state.
 fn errored<B: Brand, S: State + GoesTo<Errored>, T: Transport>(pair: QueuePair<B, S, T>) -> AnyQueuePair<B, T> {
     pair.into_error().map_or_else(|error| error.queue_pair.into(), Into::into)
+}
+
+#[cfg(all(test, feature = "soft", not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::soft::Fabric;
+    use crate::{Checked, Limits, ReliableConnection};
+    use std::net::Ipv6Addr;
+
+    /// A device that was removed, and another one that got its name.
+    #[test]
+    fn a_device_with_the_name_of_another_is_not_taken_for_it() {
+        let context = Context::open_on(&Fabric::new(), "soft0").unwrap();
+        let domain = context.checked_domain().unwrap();
+        let (queue, _poller) = domain.completion_queue(16).unwrap();
+        let pair = domain.reliable(&queue, &Limits::default()).unwrap();
+        let pair: QueuePair<Checked, Init, ReliableConnection> =
+            pair.into_init(&context.active_port().unwrap()).unwrap();
+        let port = context.active_port().unwrap();
+        let at = port.gids().iter().find_map(|row| Ipv6Addr::from(row.gid.0).to_ipv4_mapped()).unwrap();
+        let bound = Idle::new(&Channel::open(&context).unwrap()).unwrap().bind((at, 0).into()).unwrap();
+        let bound = bound.id.raw.device().unwrap();
+        assert!(same_device(&bound, &pair).is_ok());
+        // A GUID of 0 says nothing.
+        assert!(same_device(&BoundDevice { guid_be: 0, ..bound.clone() }, &pair).is_ok());
+        let other = BoundDevice { guid_be: !bound.guid_be, ..bound };
+        let Err(Cause::OtherDevice { wanted, found }) = same_device(&other, &pair) else { panic!("another device") };
+        assert_eq!((wanted.as_str(), found.as_str()), ("soft0 port 1", "another soft0 port 1"));
+    }
 }

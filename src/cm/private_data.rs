@@ -5,9 +5,9 @@ use std::fmt;
 /// At most `MAX` bytes that go to the peer with a call of rdma_cm.
 ///
 /// The limit depends on the call: 56 bytes with a connect, 196 with an accept, 148 with a reject. A lookup for
-/// datagrams carries 180, its answer 136. The peer receives the bytes padded with zeros to that limit, so it does not
-/// learn how many there were. [`framed`](Self::framed) puts the length in front of the bytes, and [`PeerData::framed`]
-/// reads it. [`raw`](Self::raw) is for peers that expect a form of their own.
+/// datagrams carries 180, its answer 136. The peer receives the bytes padded with zeros to that limit (not on iWARP),
+/// so it does not learn how many there were. [`framed`](Self::framed) puts the length in front of the bytes, and
+/// [`PeerData::framed`] reads it. [`raw`](Self::raw) is for peers that expect a form of their own.
 ///
 /// # Examples
 ///
@@ -16,7 +16,7 @@ use std::fmt;
 ///
 /// let grant = PrivateData::<56>::framed(b"a record of 40 bytes or so")?;
 /// assert!(PrivateData::<56>::raw(&[0; 57]).is_err());
-/// # Ok::<(), interlock::cm::TooLong>(())
+/// # Ok::<(), interlock::cm::PrivateDataTooLong>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PrivateData<const MAX: usize> {
@@ -42,7 +42,7 @@ pub type AnswerData = PrivateData<136>;
 /// More private data than the call carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("this call of rdma_cm carries at most {most} bytes of private data, not {asked}")]
-pub struct TooLong {
+pub struct PrivateDataTooLong {
     /// How many bytes there were.
     pub asked: usize,
     /// How many fit.
@@ -66,10 +66,10 @@ impl<const MAX: usize> PrivateData<MAX> {
     ///
     /// # Errors
     ///
-    /// [`TooLong`]: more than `MAX`.
-    pub fn raw(bytes: &[u8]) -> Result<Self, TooLong> {
+    /// [`PrivateDataTooLong`]: more than `MAX`.
+    pub fn raw(bytes: &[u8]) -> Result<Self, PrivateDataTooLong> {
         let mut this = Self { len: bytes.len(), ..Self::none() };
-        let room = this.bytes.get_mut(..bytes.len()).ok_or(TooLong { asked: bytes.len(), most: MAX })?;
+        let room = this.bytes.get_mut(..bytes.len()).ok_or(PrivateDataTooLong { asked: bytes.len(), most: MAX })?;
         room.copy_from_slice(bytes);
         Ok(this)
     }
@@ -78,9 +78,9 @@ impl<const MAX: usize> PrivateData<MAX> {
     ///
     /// # Errors
     ///
-    /// [`TooLong`]: more than [`FRAMED_BYTES`](Self::FRAMED_BYTES).
-    pub fn framed(bytes: &[u8]) -> Result<Self, TooLong> {
-        let too_long = TooLong { asked: bytes.len(), most: Self::FRAMED_BYTES };
+    /// [`PrivateDataTooLong`]: more than [`FRAMED_BYTES`](Self::FRAMED_BYTES).
+    pub fn framed(bytes: &[u8]) -> Result<Self, PrivateDataTooLong> {
+        let too_long = PrivateDataTooLong { asked: bytes.len(), most: Self::FRAMED_BYTES };
         if bytes.len() > Self::FRAMED_BYTES {
             return Err(too_long);
         }
@@ -114,7 +114,8 @@ impl<const MAX: usize> fmt::Debug for PrivateData<MAX> {
 pub struct PeerData(pub(super) Vec<u8>);
 
 impl PeerData {
-    /// All bytes that arrived: the bytes of the peer, and zeros up to the limit of its call.
+    /// All bytes that arrived: the bytes of the peer, and zeros up to the limit of its call. On iWARP nothing is
+    /// padded.
     pub fn padded(&self) -> &[u8] {
         &self.0
     }
@@ -150,8 +151,8 @@ mod tests {
             let sent = vec![7; len];
             assert_eq!(received(ConnectData::framed(&sent).unwrap()).framed(), Some(&sent[..]));
         }
-        assert_eq!(ConnectData::framed(&[0; 54]), Err(TooLong { asked: 54, most: 53 }));
-        assert_eq!(ConnectData::raw(&[0; 57]), Err(TooLong { asked: 57, most: 56 }));
+        assert_eq!(ConnectData::framed(&[0; 54]), Err(PrivateDataTooLong { asked: 54, most: 53 }));
+        assert_eq!(ConnectData::raw(&[0; 57]), Err(PrivateDataTooLong { asked: 57, most: 56 }));
         assert_eq!(received(AcceptData::framed(&[1; 193]).unwrap()).framed().map(<[u8]>::len), Some(193));
     }
 

@@ -3,13 +3,13 @@
 use super::channel::Identifier;
 use super::connection::Connection;
 use super::error::{Cause, CmError, Failed};
+use super::meaning::{Meaning, Phase};
 use super::parameters::Parameters;
 use super::private_data::{AcceptData, PeerData, RejectData};
-use super::step::{Next, Phase};
 use super::wait::{Patience, next, why_not_adopted};
 use super::{Connections, Progress, after_failure, bring_up, errored, not_for_iwarp, same_device, someone_gone};
 use crate::domain::Brand;
-use crate::provider::cm::{BoundDevice, Said};
+use crate::provider::cm::{BoundDevice, EventParameters};
 use crate::queue::state::{Init, ReadyToSend};
 use crate::queue::transport::{Reliable, ReliableConnection};
 use crate::queue::{AnyQueuePair, QueuePair};
@@ -47,19 +47,19 @@ impl<K> Bound<K> {
     /// # Errors
     ///
     /// [`Cause::Call`] with `EADDRINUSE`: another listener has the port. [`Cause::NotOnIwarp`]: the identifier is one
-    /// for datagrams, and the address is that of an iWARP device. The identifier comes back.
+    /// for datagrams, and the address is that of an iWARP device. [`Cause::DeviceRemoved`]. The identifier comes back.
     #[doc(alias = "rdma_listen")]
     pub fn listen(mut self, backlog: u32) -> Result<Listener<K>, Failed<Self>> {
         if let Err(cause) = not_for_iwarp(&self.id) {
             return Err(Failed { value: self, cause });
         }
-        self.id.hold_requests(WAITING_REQUESTS);
+        self.id.events.hold_requests(WAITING_REQUESTS);
         match self.id.raw.listen(backlog) {
             Ok(()) => {
-                self.id.set_polled(true);
+                self.id.events.set_polled(true);
                 Ok(Listener { id: self.id, is_removed: false, kind: PhantomData })
             }
-            Err(error) => Err(Failed { value: self, cause: Cause::Call(error) }),
+            Err(error) => Err(Failed { cause: self.id.events.cause_of(error), value: self }),
         }
     }
 }
@@ -67,7 +67,7 @@ impl<K> Bound<K> {
 /// Takes connect requests. Dropping it rejects the requests that were not taken; connections that it accepted go on.
 #[derive(Debug)]
 pub struct Listener<K = Connections> {
-    id: Identifier,
+    pub(super) id: Identifier,
     /// Its device was removed, so no request will come.
     is_removed: bool,
     kind: PhantomData<K>,
@@ -101,10 +101,10 @@ impl<K> Listener<K> {
         // After a removal no request comes. This only takes the events of other identifiers from the channel.
         let patience = if self.is_removed { Patience::None } else { patience };
         loop {
-            match next(&self.id, Phase::Listening, patience)? {
+            match next(&self.id.events, Phase::Listening, patience)? {
                 None if self.is_removed => return Err(CmError::DeviceRemoved),
                 None => return Ok(None),
-                Some((Next::End(_), _)) => {
+                Some((Meaning::End(_), _)) => {
                     self.is_removed = true;
                     return Err(CmError::DeviceRemoved);
                 }
@@ -113,7 +113,7 @@ impl<K> Listener<K> {
                     let id = Identifier::of_request(new, &self.id);
                     // A request always has a device. If the device was removed, ignore the request.
                     let Some(device) = id.raw.device() else { continue };
-                    let Said { private_data, responder_resources, initiator_depth, .. } = event.said;
+                    let EventParameters { private_data, responder_resources, initiator_depth, .. } = event.parameters;
                     let asked = [responder_resources, initiator_depth].map(|depth| ReadDepth::saturating(depth.into()));
                     let data = PeerData(private_data);
                     return Ok(Some(Request { id, device, asked, data, kind: PhantomData }));
@@ -194,7 +194,7 @@ impl Request {
         parameters: &Parameters,
         data: &AcceptData,
     ) -> Result<Accepting<B, T>, Failed<AnyQueuePair<B, T>>> {
-        let Self { mut id, device, asked, data: said, .. } = self;
+        let Self { mut id, device, asked, data: peer_data, .. } = self;
         if let Err(cause) = same_device(&device, &pair) {
             return Err(Failed { value: pair.into(), cause });
         }
@@ -210,8 +210,8 @@ impl Request {
         };
         match accepted {
             Ok(()) => {
-                id.set_polled(true);
-                Ok(Accepting { id, pair, said })
+                id.events.set_polled(true);
+                Ok(Accepting { id, pair, data: peer_data })
             }
             // An iWARP device moves the pair before it answers the peer, so the accept may fail afterwards.
             Err(error) => {
@@ -227,7 +227,7 @@ impl Request {
 
 /// The pair of an accept.
 #[derive(Debug)]
-enum Rising<B, T> {
+pub(super) enum Rising<B, T> {
     Up(QueuePair<B, ReadyToSend, T>),
     /// On iWARP the device moves the pair later, and the pair then gets this depth of reads.
     ByDevice(QueuePair<B, Init, T>, ReadDepth),
@@ -236,9 +236,9 @@ enum Rising<B, T> {
 /// A request that was accepted. It waits for the peer to be ready.
 #[derive(Debug)]
 pub struct Accepting<B, T = ReliableConnection> {
-    id: Identifier,
-    pair: Rising<B, T>,
-    said: PeerData,
+    pub(super) id: Identifier,
+    pub(super) pair: Rising<B, T>,
+    data: PeerData,
 }
 
 impl<B: Brand, T: Reliable> Accepting<B, T> {
@@ -276,9 +276,9 @@ impl<B: Brand, T: Reliable> Accepting<B, T> {
 
     #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     fn go_on(self, patience: Patience) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
-        match next(&self.id, Phase::Accepting, patience) {
+        match next(&self.id.events, Phase::Accepting, patience) {
             Ok(None) => return Ok(Progress::Pending(self)),
-            Ok(Some((Next::End(cause), _))) => return Err(Failed { value: self.pair.down(), cause }),
+            Ok(Some((Meaning::End(cause), _))) => return Err(Failed { value: self.pair.down(), cause }),
             Ok(Some(_established)) => {}
             Err(error) => return Err(Failed { value: self.pair.down(), cause: Cause::Call(error) }),
         }
@@ -288,18 +288,18 @@ impl<B: Brand, T: Reliable> Accepting<B, T> {
                 Ok(pair) => pair,
                 // The peer may have ended since.
                 Err(error) => {
-                    let cause = why_not_adopted(&self.id, Phase::Accepting, error.source);
+                    let cause = why_not_adopted(&self.id.events, Phase::Accepting, error.source);
                     return Err(Failed { value: errored(error.queue_pair), cause });
                 }
             },
         };
-        Ok(Progress::Done(Connection::new(pair, self.id, self.said)))
+        Ok(Progress::Done(Connection::new(pair, self.id, self.data)))
     }
 }
 
 impl<B: Brand, T: Reliable> Rising<B, T> {
     /// Moves the pair to Error.
-    fn down(self) -> AnyQueuePair<B, T> {
+    pub(super) fn down(self) -> AnyQueuePair<B, T> {
         match self {
             Self::Up(pair) => errored(pair),
             Self::ByDevice(pair, _) => after_failure(pair, true),

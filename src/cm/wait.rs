@@ -1,11 +1,12 @@
 //! Waiting for the events of one identifier.
 
-use super::channel::Identifier;
+use super::channel::Events;
 use super::error::Cause;
-use super::step::{Next, Phase, step};
-use crate::provider::cm::RawEvent;
+use super::meaning::{Meaning, Phase, meaning_of};
+use crate::provider::cm::{EventParameters, RawEvent};
 use crate::queue::error::TransitionFailure;
 use crate::queue::state::DeviceState;
+use crate::sys::ibv_ah_attr;
 use crate::verb_error::VerbError;
 use std::time::{Duration, Instant};
 
@@ -25,33 +26,53 @@ impl Patience {
 }
 
 /// The next event that matters in `phase`, and its meaning; `None` if none comes in time.
-pub(super) fn next(id: &Identifier, phase: Phase, patience: Patience) -> Result<Option<(Next, RawEvent)>, VerbError> {
+pub(super) fn next(
+    events: &Events,
+    phase: Phase,
+    patience: Patience,
+) -> Result<Option<(Meaning, RawEvent)>, VerbError> {
     loop {
         let event = match patience {
-            Patience::None => id.poll()?,
-            Patience::Until(deadline) => id.wait(deadline)?,
+            Patience::None => events.poll()?,
+            Patience::Until(deadline) => events.wait(deadline)?,
         };
         let Some(mut event) = event else { return Ok(None) };
-        match step(phase, event.kind, event.status, &mut event.said) {
-            Next::Stay => {}
+        match meaning_of(phase, event.kind, event.status, &mut event.parameters) {
+            Meaning::Nothing => {}
             found => return Ok(Some((found, event))),
         }
     }
 }
 
+/// The answer that gives the path to a service or a group; `None` if it does not come in time.
+pub(super) fn answer_with_path(
+    events: &Events,
+    phase: Phase,
+    patience: Patience,
+) -> Result<Option<(ibv_ah_attr, EventParameters)>, Cause> {
+    match next(events, phase, patience).map_err(Cause::Call)? {
+        None => Ok(None),
+        Some((Meaning::End(cause), _)) => Err(cause),
+        Some((_, RawEvent { parameters, .. })) => match parameters.path {
+            Some(path) => Ok(Some((path, parameters))),
+            None => Err(Cause::Call(VerbError::new("rdma_get_cm_event", libc::EPROTO))),
+        },
+    }
+}
+
 /// Why a step failed: the cause that the identifier's next event gives, or `cause` if there is no event yet. When a
 /// peer ends, the calls of this side fail before anybody has read the event that reports the end.
-pub(super) fn why(id: &Identifier, phase: Phase, cause: Cause) -> Cause {
-    match next(id, phase, Patience::None) {
-        Ok(Some((Next::End(told), _))) => told,
+pub(super) fn why(events: &Events, phase: Phase, cause: Cause) -> Cause {
+    match next(events, phase, Patience::None) {
+        Ok(Some((Meaning::End(told), _))) => told,
         _ => cause,
     }
 }
 
 /// Why a pair is not in Ready To Send, although its iWARP device has connected it.
-pub(super) fn why_not_adopted(id: &Identifier, phase: Phase, failure: TransitionFailure) -> Cause {
+pub(super) fn why_not_adopted(events: &Events, phase: Phase, failure: TransitionFailure) -> Cause {
     why(
-        id,
+        events,
         phase,
         match failure {
             // The stream has ended. The device moves the pair before rdma_cm has an event that reports the end.

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
          docs/failures.md#no-room)"
 )]
 pub struct NoRoom {
-    /// How many completions the queue pair asked room for.
+    /// How many completions the queue pair needs room for.
     pub needed: u32,
     /// How many completions there is room for.
     pub free: u32,
@@ -90,12 +90,12 @@ impl Room {
         self.numbers.push(qpn);
     }
 
-    /// Whether the queue may hold completions of shared receives by a pair with that number.
+    /// Whether the queue may hold completions of shared receives that a pair with that number took.
     pub(super) fn has_number(&self, qpn: u32) -> bool {
         self.numbers.contains(&qpn)
     }
 
-    /// Undoes one [`note_number`](Self::note_number): all completions that it stands for were seen.
+    /// Undoes one [`note_number`](Self::note_number), after all completions that it was for were seen.
     pub(super) fn forget_number(&mut self, qpn: u32) {
         if let Some(at) = self.numbers.iter().position(|&number| number == qpn) {
             self.numbers.swap_remove(at);
@@ -136,8 +136,10 @@ impl Room {
         Some(Place { shared: old.shared.clone(), ..place })
     }
 
-    /// Gives a slot back, and also its lease if `ends_lease`.
-    pub(super) fn release(&mut self, place: Place, ends_lease: bool) {
+    /// Gives a slot back, and also its lease if `ends_lease`. Returns the place's handle of the shared receive queue.
+    /// Drop it without the lock: the last handle drops memory of the program.
+    #[must_use = "to be dropped without the lock"]
+    pub(super) fn release(&mut self, place: Place, ends_lease: bool) -> Option<SharedLedger> {
         self.free.push_back((place.next.key().slot() as u32, place.next.count()));
         if ends_lease {
             self.leased -= place.depth;
@@ -145,6 +147,7 @@ impl Room {
                 self.leased -= self.shared.end(ledger);
             }
         }
+        place.shared
     }
 
     fn place(&mut self, kind: QueueKind, depth: u32) -> Option<Place> {
@@ -152,8 +155,8 @@ impl Room {
             Some(used) => used,
             None if self.fresh < MAX_SLOTS => {
                 self.fresh += 1;
-                // Counts begin at 1, so that no request has the id 0: an entry that the device did not fill in has that
-                // id.
+                // Counts begin at 1, so that no request has the id 0: a completion that the device did not fill in has
+                // that id.
                 (self.fresh - 1, 1)
             }
             None => return None,
@@ -167,7 +170,7 @@ mod tests {
     use super::*;
     use crate::inflight::WorkId;
 
-    /// If a device writes no id into an entry, the entry names no request.
+    /// If a device writes no id into a completion, the completion names no request.
     #[test]
     fn no_request_has_the_id_zero() {
         let place = Room::new(8).place(QueueKind::Send, 4).unwrap();
@@ -184,7 +187,7 @@ mod tests {
             assert!(last.is_none_or(|last: WorkId| last.count() < place.next.count()));
             last = Some(place.next);
             let next = place.next.after(1);
-            room.release(Place { next, ..place }, true);
+            drop(room.release(Place { next, ..place }, true));
         }
     }
 
@@ -193,7 +196,7 @@ mod tests {
         let mut room = Room::new(3);
         let places = [(); 3].map(|()| room.lease(QueueKind::Send, 1).unwrap());
         let slots = places.each_ref().map(Place::slot);
-        places.into_iter().for_each(|place| room.release(place, true));
+        places.into_iter().for_each(|place| drop(room.release(place, true)));
         let again = [(); 3].map(|()| room.lease(QueueKind::Receive, 1).unwrap().slot());
         assert_eq!(slots, again);
     }

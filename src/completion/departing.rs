@@ -1,11 +1,11 @@
 //! Queue pairs that the program has dropped and that the poller destroys.
 //!
-//! Some providers free a pair while another thread polls its completion queue, or read the pair in a later poll, or
-//! drop completions that were not polled before the destroy. On such a provider, dropping a pair moves the pair to
-//! Error and hands it to the poller of its receives. The poller returns the flushed completions. It destroys the pair
-//! once no request of the pair is in flight and the completion queue was seen empty. If the completion queue is dropped
-//! first, it destroys its departing pairs then, since nobody polls any more. A pair that cannot be destroyed is leaked,
-//! with everything that is in flight on its completion queue.
+//! On some providers, destroying a pair frees memory that a poll on another thread or a later poll reads, or it drops
+//! completions that were not polled before. On such a provider, the drop of a pair moves the pair to Error and hands it
+//! to the poller of its receives. The poller returns the flushed completions. It destroys the pair once no request of
+//! the pair is in flight and the completion queue was seen empty. If the completion queue is dropped first, that drop
+//! destroys the departing pairs, since nobody polls any more. A pair that cannot be destroyed is leaked, with
+//! everything that is in flight on its completion queue.
 
 use super::message::Orphan;
 use crate::inflight::Quiescent;
@@ -23,14 +23,14 @@ pub(crate) trait Departing: Send + Sync {
     fn flush_again(&self);
     /// Destroys the pair. Nobody may poll its completion queue meanwhile.
     fn destroy(&mut self) -> Result<Quiescent, VerbError>;
-    /// The work queues on this completion queue that the destroy has ended. If the pair has a place on another
-    /// completion queue, it gives that back by itself.
+    /// The work queues on this completion queue that the destroy has ended. A work queue on another completion queue is
+    /// sent to that queue's poller instead.
     fn into_orphans(self: Box<Self>, quiescent: &Quiescent) -> [Option<Orphan>; 2];
     /// Leaks the pair, with everything that the device may still use.
     fn leak(self: Box<Self>, error: VerbError);
 }
 
-/// How often a device is asked again to flush.
+/// The time between two calls that ask a device to flush.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a device gets to finish the shared receives that it has started. The library cannot count them.
 const SHARED_GRACE: Duration = Duration::from_millis(20);

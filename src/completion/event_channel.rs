@@ -160,14 +160,14 @@ impl EventChannel {
         }
     }
 
-    /// Readable when there are events, or a queue was [told](Self::tell) of: the two descriptors of a shared channel,
-    /// or the same one twice for the channel of one queue.
+    /// The two descriptors to sleep on. One is readable when there are events, or after [`tell`](Self::tell). For the
+    /// channel of one queue both are the same.
     pub(super) fn fds(&self) -> Result<[BorrowedFd<'_>; 2], VerbError> {
         let fd = self.fd()?;
         Ok([fd, self.members.as_ref().map_or(fd, |members| members.waker.fd())])
     }
 
-    /// A descriptor that is readable while one of the [descriptors](Self::fds) is.
+    /// A descriptor that is readable while one of [`fds`](Self::fds) is.
     pub(super) fn readiness(&self) -> Result<Readiness, VerbError> {
         Readiness::over(&self.fds()?)
     }

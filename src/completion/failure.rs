@@ -2,6 +2,7 @@
 
 use crate::inflight::{Operation, PostedMemory, Status, WorkId};
 use crate::memory::Buffer;
+use crate::trace;
 use crate::types::Qpn;
 use std::{error, fmt};
 
@@ -47,6 +48,22 @@ pub struct FailureCause {
     /// The first failure of the pair, if this failure follows from it; `None` if this failure is the first, or if the
     /// first is unknown.
     pub first_failure: Option<Status>,
+}
+
+impl<B> Failure<B> {
+    /// Reports the failure to a subscriber of `tracing`.
+    pub(super) fn trace(&self) {
+        let (pair, status) = (self.queue_pair.value(), self.status);
+        match self.first_failure {
+            None if !matches!(status, Status::Flushed | Status::Destroyed) => {
+                trace::request_failed(pair, &self.operation, &status, self.vendor_error);
+            }
+            first => {
+                let first = first.as_ref().map(|first| first as &dyn fmt::Display);
+                trace::request_ended(pair, &self.operation, &status, first);
+            }
+        }
+    }
 }
 
 impl fmt::Display for FailureCause {

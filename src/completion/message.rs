@@ -7,13 +7,13 @@ use crate::inflight::{Entry, PairStatus, Quiescent, SharedLedger, WorkId};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-/// The place of a work queue on a completion queue: its slot, and its lease of room. Not `Copy`, because it is given
-/// back only once.
+/// The place of a work queue on a completion queue: its slot, and its lease of room. Not `Copy`, because a place is
+/// given back only once.
 #[derive(Debug)]
 pub(crate) struct Place {
     /// The id of the first request of the work queue. When the place is given back: the id after the last request.
     pub(crate) next: WorkId,
-    /// How many completions it leases room for.
+    /// How many completions the work queue leases room for.
     pub(super) depth: u32,
     /// The shared receive queue from which the pair receives. All pairs of one shared receive queue share one lease.
     pub(crate) shared: Option<SharedLedger>,

@@ -75,7 +75,7 @@ pub enum CompletionQueueError {
 }
 
 impl CompletionQueueError {
-    /// Turns the error of a device that was asked for an extended queue into the right variant.
+    /// The variant for an error of creating an extended queue.
     pub(super) fn of_extended(error: VerbError) -> Self {
         match error.errno() {
             libc::EOPNOTSUPP | libc::ENOSYS => Self::NotExtended(error),

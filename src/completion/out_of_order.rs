@@ -1,4 +1,4 @@
-//! Work queues whose requests have completed in another order than they were posted in.
+//! Work queues whose requests have completed out of the order of posting.
 //!
 //! A poller takes requests out of a ledger in the order of posting. Suppose a completion names a request that is not
 //! the oldest, and does not end the requests before it. Then that request moves to a second ledger, which has room for
@@ -66,8 +66,8 @@ impl OutOfOrder {
         self.0.get(slot)?.as_deref()?.posted.oldest().map(WorkId::from_raw)
     }
 
-    /// Ends the work queue in that slot, which is gone and has no request left. Returns the retirer of the ledger that
-    /// the program posted to.
+    /// Ends the work queue in that slot. It is gone and has no request left. Returns the retirer of the ledger that the
+    /// program posted to.
     pub(super) fn end(&mut self, slot: usize) -> Option<Retirer<Entry>> {
         self.0.get_mut(slot)?.take().map(|queue| queue.posted.into_retirer())
     }

@@ -4,17 +4,16 @@
 //! ASSUMPTION: where the provider's row in `provider/reviewed.rs` says so, the sends of one work queue complete in the
 //! order of posting.
 
-use super::completion::Completion;
+use super::completion::{Completion, Ended};
 use super::control::Control;
 use super::departing::DepartingPair;
-use super::ended::Ended;
 use super::message::{Attached, Message, Orphan, Place};
 use super::out_of_order::OutOfOrder;
 use super::retired::Retirement;
 use super::shared_receivers::SharedReceivers;
 use super::statuses::Statuses;
 use crate::inflight::ledger::{Retirer, Retirers};
-use crate::inflight::{Entry, Pending, PollEnd, PollFailed, RawEntry, Status, WorkId};
+use crate::inflight::{Entry, Pending, PollEnd, PollFailed, RawEntry, SharedLedger, Status, WorkId};
 use crate::sys;
 use std::mem;
 use std::sync::atomic::Ordering;
@@ -50,14 +49,17 @@ pub(crate) struct PollState {
     /// Work queues that were gone before the device was last polled. Once the completions of that poll are consumed,
     /// each of these queues returns its remaining requests as destroyed.
     ready_orphans: Vec<Orphan>,
-    /// Work queues that have gone since then, the first to go in front. Each has a count: how many completions from
-    /// before it went may still be in the completion queue. The device returns completions in order, so counting them
-    /// is enough. The work queue need not wait until the completion queue is seen empty.
+    /// Work queues that have gone since the device was last polled, the first to go in front. Each has a count: how
+    /// many completions from before it went may still be in the completion queue. The device returns completions in
+    /// order, so counting them is enough. The work queue need not wait until the completion queue is seen empty.
     waiting_orphans: Vec<(Orphan, u32)>,
     /// How many completions named no request in flight.
     unknown: u64,
     /// Whether the completion queue has failed.
     failed: bool,
+    /// Shared receive queues of pairs that are gone, if they are [kept](Self::keep_gone).
+    gone: Vec<SharedLedger>,
+    keeps_gone: bool,
 }
 
 impl PollState {
@@ -74,7 +76,22 @@ impl PollState {
             waiting_orphans: Vec::new(),
             unknown: 0,
             failed: false,
+            gone: Vec::new(),
+            keeps_gone: false,
         }
+    }
+
+    /// From now on, keeps the shared receive queues of pairs that are gone. Dropping the last handle of such a queue
+    /// drops memory of the program, and so runs code of the program. A caller that polls under a lock must not do that.
+    #[cfg(feature = "aio")]
+    pub(super) fn keep_gone(&mut self) {
+        self.keeps_gone = true;
+    }
+
+    /// The next shared receive queue that was kept.
+    #[cfg(feature = "aio")]
+    pub(super) fn take_gone(&mut self) -> Option<SharedLedger> {
+        self.gone.pop()
     }
 
     /// The polling end of the completion queue, which also arms and resizes it.
@@ -96,6 +113,12 @@ impl PollState {
     #[inline(always)]
     pub(super) fn needs_poll(&self, control: &Control) -> bool {
         self.end.is_empty() && !control.mailbox.is_flagged()
+    }
+
+    #[cfg(feature = "aio")]
+    #[inline(always)]
+    pub(super) fn holds_completions(&self) -> bool {
+        !self.end.is_empty()
     }
 
     /// The next completion to return; `None` if there is none now. Polls the device only if `may_poll`.
@@ -136,8 +159,9 @@ impl PollState {
             pending.keep();
             return None;
         }
+        let completed = pending.proof();
         let mut retirer = retirers.of(id);
-        let (ended, entry) = if let Some(entry) = retirer.take_if_oldest(id) {
+        let (ended, entry) = if let Some(entry) = retirer.take_if_oldest(completed) {
             pending.consume();
             (Ended::succeeded(WorkId::from_raw(id), &entry, retirer.origin(), wc), entry)
         } else {
@@ -146,7 +170,7 @@ impl PollState {
                 return None;
             }
             let qpn = retirer.origin().qpn();
-            let (oldest, entry) = retirer.prefix_to(id)?.into_oldest();
+            let (oldest, entry) = retirer.prefix_to(completed)?.into_oldest();
             (Ended::implied(WorkId::from_raw(oldest), qpn), entry)
         };
         Some(Completion::new(ended, entry.into_raw()))
@@ -201,7 +225,7 @@ impl PollState {
     #[inline(always)]
     fn current(&mut self) -> Option<Retirement<'_>> {
         let pending = self.end.pending()?;
-        let requests = self.retirers.of(pending.wc().wr_id).prefix_to(pending.wc().wr_id)?;
+        let requests = self.retirers.of(pending.wc().wr_id).prefix_to(pending.proof())?;
         if requests.count_before_last() != 0 && !requests.origin().retires_prefixes() {
             return None;
         }
@@ -248,9 +272,8 @@ impl PollState {
     #[cold]
     fn current_of(&mut self, slot: usize) -> Option<Retirement<'_>> {
         let pending = self.end.pending()?;
-        let retirer = self.retirers.get_mut(slot)?.lend();
-        let moved = retirer.oldest();
-        Some(Retirement::completed(retirer.prefix_to(moved)?, &self.statuses, pending))
+        let moved = self.retirers.get_mut(slot)?.lend().oldest_moved(pending.proof())?;
+        Some(Retirement::completed(moved, &self.statuses, pending))
     }
 
     /// The oldest request of a work queue that is gone: the last of `ready_orphans`, in this slot.
@@ -370,7 +393,10 @@ impl PollState {
                 self.statuses.set(slot, None);
             }
             if let Some(Orphan { place, keeps_lease, .. }) = self.ready_orphans.pop() {
-                control.room().release(Place { next, ..place }, keeps_lease.is_none());
+                let shared = control.room().release(Place { next, ..place }, keeps_lease.is_none());
+                if self.keeps_gone {
+                    self.gone.extend(shared);
+                }
                 if let Some(unsettled) = keeps_lease {
                     unsettled.fetch_sub(1, Ordering::Release);
                 }

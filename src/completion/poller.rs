@@ -9,7 +9,10 @@ use super::retired::Retired;
 use crate::device::CompletionQueueId;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, ProtectionDomain};
-use crate::inflight::{Finish, FinishOnDrop};
+#[cfg(feature = "aio")]
+use crate::inflight::SharedLedger;
+use crate::inflight::{Finish, FinishOnDrop, WorkId};
+use crate::memory::Buffer;
 use crate::verb_error::VerbError;
 use std::fmt;
 use std::marker::PhantomData;
@@ -176,6 +179,51 @@ impl<B> Poller<B> {
             }
         }
         Ok(count)
+    }
+
+    /// Polls for a batch: puts the buffers of the requests from `first` on into `free`, if the next completion retires
+    /// them, all have succeeded, and there are at most `most`. Returns how many that are. Requests that are not taken
+    /// stay in the ledger.
+    #[inline(always)]
+    pub(crate) fn poll_batch(&mut self, first: WorkId, most: u32, free: &mut Vec<Buffer<B>>) -> u32 {
+        let before = free.len();
+        let PollerParts { state, queue } = &mut *self.parts;
+        // If the poll failed, the next poll fails too, and reports it.
+        let _ = state.with_next(&queue.control, true, |found| found.take_batch(first, most, free));
+        (free.len() - before) as u32
+    }
+
+    /// Whether a poll may give something without asking the device: completions that an earlier poll has taken from the
+    /// device, or news of the control path.
+    #[inline(always)]
+    pub(crate) fn has_taken(&self) -> bool {
+        !self.parts.state.needs_poll(&self.parts.queue.control)
+    }
+
+    /// Whether there is news of the control path: a poll may give requests of pairs that are gone.
+    #[cfg(feature = "aio")]
+    #[inline(always)]
+    pub(crate) fn has_mail(&self) -> bool {
+        self.parts.queue.control.mailbox.is_flagged()
+    }
+
+    /// Whether an earlier poll has taken completions from the device that no poll has returned yet.
+    #[cfg(feature = "aio")]
+    #[inline(always)]
+    pub(crate) fn holds_completions(&self) -> bool {
+        self.parts.state.holds_completions()
+    }
+
+    /// Keeps shared receive queues that are gone, until [`take_gone`](Self::take_gone).
+    #[cfg(feature = "aio")]
+    pub(crate) fn keep_gone(&mut self) {
+        self.parts.state.keep_gone();
+    }
+
+    /// A shared receive queue that was kept, to be dropped without a lock.
+    #[cfg(feature = "aio")]
+    pub(crate) fn take_gone(&mut self) -> Option<SharedLedger> {
+        self.parts.state.take_gone()
     }
 
     /// How many completions named no request in flight, and were dropped. If this is not 0, the provider is wrong, or

@@ -14,6 +14,7 @@ use crate::inflight::{QueueKind, RawCompletionQueue, SharedLedger, Waker};
 use crate::sync::lock;
 use crate::verb_error::VerbError;
 use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fmt, mem};
@@ -23,7 +24,7 @@ const POLL_FOR_DEPARTING: Duration = Duration::from_millis(10);
 /// How soon a sleeping poller polls again on devices that flush without an event.
 const POLL_QUIET_DEVICE: Duration = Duration::from_millis(50);
 
-/// A completion queue of domain `B`, needed to create queue pairs. A handle: clones name the same queue.
+/// A handle of a completion queue of domain `B`, needed to create queue pairs. Clones name the same queue.
 ///
 /// Its [`Poller`](super::Poller) is created together with it.
 #[doc(alias = "ibv_cq")]
@@ -124,8 +125,8 @@ impl CqInner {
         self.control.mailbox.send(Message::Join(receiver));
     }
 
-    /// How long a sleeping poller may wait before it polls without an event; `None` is for ever. `has_departing`: queue
-    /// pairs wait to be destroyed, and no event says when they can be.
+    /// How long a sleeping poller may wait before it polls without an event; `None`: for ever. `has_departing`: queue
+    /// pairs wait to be destroyed, and no event says when that is possible.
     pub(super) fn next_poll(&self, has_departing: bool) -> Option<Duration> {
         let context = &self.domain.context;
         let departing = has_departing.then_some(POLL_FOR_DEPARTING);
@@ -133,13 +134,19 @@ impl CqInner {
         [context.next_timer(), departing, quiet].into_iter().flatten().min()
     }
 
-    /// Whether the queue may hold completions of shared receives by a pair with that number.
+    /// The descriptors of the completion channel and of the waker. One of them is readable when a poll may find
+    /// something.
+    pub(crate) fn descriptors(&self) -> Result<[BorrowedFd<'_>; 2], VerbError> {
+        Ok([self.channel.fd()?, self.waker.fd()])
+    }
+
+    /// Whether the queue may hold completions of shared receives that a pair with that number took.
     pub(crate) fn has_number(&self, qpn: u32) -> bool {
         self.control.room().has_number(qpn)
     }
 
-    /// Tells the poller that the device is done with a work queue, and wakes the poller, so that it returns the
-    /// remaining requests.
+    /// Tells the poller that the device is done with a work queue, and wakes the poller to return the remaining
+    /// requests.
     pub(crate) fn orphan(&self, orphan: Orphan) {
         self.send_and_wake(Message::Orphan(orphan));
     }
@@ -153,6 +160,12 @@ impl CqInner {
         self.control.mailbox.send(message);
         self.waker.wake();
         self.channel.tell(self.raw.address());
+    }
+
+    /// How many completions the queue has room for.
+    #[cfg(feature = "aio")]
+    pub(crate) fn capacity(&self) -> u32 {
+        self.control.room().capacity()
     }
 
     /// Leases room for `depth` completions, and takes a slot.
@@ -177,7 +190,8 @@ impl CqInner {
 
     /// Gives a slot back, and also its lease if `ends_lease`.
     pub(crate) fn release(&self, place: Place, ends_lease: bool) {
-        self.control.room().release(place, ends_lease);
+        let shared = self.control.room().release(place, ends_lease);
+        drop(shared);
     }
 
     /// Keeps the state of a dropped poller.

@@ -9,21 +9,21 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResizeError {
-    /// Queue pairs have leased more room than was asked for, and may cause that many completions.
+    /// The queue pairs lease more room than the requested capacity, and may cause that many completions.
     #[error(
         "room for {asked} completions is less than the {leased} that the queue pairs take up: destroy some, and poll until \
          the queue is empty"
     )]
     Leased {
-        /// What was asked for.
+        /// The requested capacity.
         asked: u32,
-        /// What is leased.
+        /// The leased room.
         leased: u32,
     },
     /// No completion queue of this device can have that capacity.
     #[error("a completion queue of this device has room for 1 to {most} completions, not {asked}")]
     OutOfRange {
-        /// What was asked for.
+        /// The requested capacity.
         asked: u32,
         /// The most that the device has.
         most: u32,

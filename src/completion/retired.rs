@@ -4,11 +4,9 @@
 //! The poller takes memory out of the ledgers only here, and in `poll_state` for callers that ask for one completion at
 //! a time.
 
-use super::completion::Completion;
-use super::ended::Ended;
+use super::completion::{Completion, Ended, Success};
 use super::failure::Failure;
 use super::statuses::Statuses;
-use super::success::Success;
 use crate::domain::brand::Branded;
 use crate::inflight::ledger::Prefix;
 use crate::inflight::{Entry, Finish, FinishOnDrop, Pending, QueueKind, RawEntry, Status, WorkId};
@@ -35,6 +33,21 @@ impl<'d> Retirement<'d> {
     /// One request, whose queue pair was destroyed or reset.
     pub(super) fn destroyed(requests: Prefix<'d, Entry>, statuses: &'d Statuses) -> Self {
         Self { requests, statuses, by_device: None }
+    }
+
+    /// The id of the oldest request.
+    #[inline(always)]
+    fn first(&self) -> WorkId {
+        WorkId::from_raw(self.requests.first())
+    }
+
+    /// Puts the buffers of the requests into `free`, if they are successful sends with buffers, the oldest is `first`,
+    /// and there are at most `most`. Requests that are not taken stay where they are.
+    #[inline(always)]
+    pub(super) fn take_batch<B>(self, first: WorkId, most: u32, free: &mut Vec<Buffer<B>>) {
+        if self.first() == first && self.count_before_last() < most {
+            let _ = self.into_sent_buffers(free);
+        }
     }
 
     /// How many requests are before the last.
@@ -138,7 +151,7 @@ impl<'d> Retirement<'d> {
     #[inline(always)]
     fn take_buffers<B>(&mut self, free: &mut Vec<Buffer<B>>) {
         self.requests.take_buffers_before_last(free);
-        // At least one of the requests that are left has other memory than a buffer.
+        // If requests are left, at least one of them has memory other than a buffer.
         if self.count_before_last() != 0 {
             self.each_before_last(|_, entry| free.extend(entry.into_buffer()));
         }

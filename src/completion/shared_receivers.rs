@@ -23,8 +23,8 @@ pub(crate) struct SharedReceiver {
     pub(crate) ledger: SharedLedger,
 }
 
-/// All such pairs, sorted by number. If completions of earlier pairs may still come, several pairs have the same
-/// number; the earlier pair comes first.
+/// All such pairs, sorted by number. While completions of an earlier pair may still come, several pairs may have the
+/// same number; the earlier pair comes first.
 #[derive(Default)]
 pub(super) struct SharedReceivers(Vec<SharedReceiver>);
 

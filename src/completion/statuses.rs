@@ -7,8 +7,8 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct Statuses {
     by_slot: Vec<Option<Arc<PairStatus>>>,
-    /// A request whose failure was recorded before the request was returned, and the first failure of its pair. One
-    /// entry is enough: the poller returns this request before it takes the next completion.
+    /// A request whose failure was recorded before the request was returned, and the failure that its pair had before,
+    /// if any. One entry is enough: the poller returns this request before it takes the next completion.
     early: Option<(WorkId, Option<Status>)>,
 }
 

@@ -21,9 +21,9 @@ pub enum WakeFor {
     Any,
     /// Receives of messages that were [sent solicited](crate::WorkRequest::solicited), and failures.
     ///
-    /// For a side that must act on few of many messages. Other completions may wake the sleeper too, if the queue is
-    /// still armed for any completion from an earlier wait. Linux soft-RoCE does not wake for failures, so choose a
-    /// short timeout there.
+    /// For a side that acts on only a few of many messages. Other completions may wake the sleeper too, if an earlier
+    /// wait has left the queue armed for any completion. Linux soft-RoCE does not wake for failures, so choose a short
+    /// timeout there.
     #[doc(alias = "IBV_SEND_SOLICITED")]
     Solicited,
 }
@@ -108,7 +108,7 @@ pub(super) trait Source {
     type Item;
     /// Polls: the next item, if there is one now.
     fn poll(&mut self) -> Result<Option<Self::Item>, PollError>;
-    /// Asks for an event.
+    /// Arms the source, so that a later item raises an event.
     fn arm(&mut self) -> Result<(), VerbError>;
     /// Sleeps until there is an event, for `left` at most. May wake up early.
     fn sleep(&mut self, left: Duration) -> Result<(), WaitError>;
@@ -334,11 +334,11 @@ impl<B> Poller<B> {
     ///
     /// No more descriptors (`EMFILE`, `ENFILE`).
     pub fn readiness(&self) -> Result<Readiness, VerbError> {
-        Readiness::over(&[self.queue().channel.fd()?, self.queue().waker.fd()])
+        Readiness::over(&self.queue().descriptors()?)
     }
 
-    /// How long an event loop may wait before it must arm again, although nothing is readable; `None` is for ever. The
-    /// loop asks after each [`Armed::Empty`].
+    /// How long an event loop may wait before it must arm again, even if nothing is readable; `None`: for ever. Call
+    /// this after each [`Armed::Empty`].
     ///
     /// There is a limit while dropped queue pairs wait to be destroyed, on devices that flush without an event, and on
     /// an automatic soft device, which runs its timers in calls of the program.

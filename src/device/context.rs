@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::{env, fmt, fs};
 
-/// Environment variables that make libibverbs or a provider report a failed destroy as a success, or skip its locks.
-/// With any of them set, a successful destroy would not prove that the device is done.
+/// Environment variables that make libibverbs or a provider report a failed destroy as a success, skip its locks, or
+/// misplace data. With any of them set, the library could not rely on the provider.
 const FORBIDDEN_ENVIRONMENT: [&str; 5] = [
     "RDMAV_ALLOW_DISASSOC_DESTROY",
     "MLX4_DEVICE_FATAL_CLEANUP",
@@ -37,23 +37,24 @@ pub enum OpenError {
     /// No device has that name.
     #[error("no RDMA device has the name {name:?} (available: {})", names(available))]
     NoSuchDevice {
-        /// The name that was asked for.
+        /// The name that the program gave.
         name: String,
-        /// The names of the devices that there are.
+        /// The names of the devices that exist.
         available: Vec<String>,
     },
     /// [`Context::open_default`] found no RDMA device of this machine that it can use. It never takes a simulated
-    /// device instead: ask for one by [`Context::open`] with `soft0`, or by `INTERLOCK_DEVICE=soft0`.
+    /// device instead: open one by [`Context::open`] with `soft0`, or by `INTERLOCK_DEVICE=soft0`.
     #[error(
         "this machine has no usable RDMA device ({}); {} (see docs/failures.md#no-hardware)",
         reasons(unusable),
         what_to_check()
     )]
     NoHardware {
-        /// The devices that there are, each with the reason why it cannot be used.
+        /// The devices that exist, each with the reason why it cannot be used.
         unusable: Vec<String>,
     },
-    /// An environment variable is set that makes failed destroys look like successes, or switches locks off.
+    /// An environment variable is set that makes failed destroys look like successes, switches locks off, or misplaces
+    /// data.
     #[error(
         "the environment variable {variable} makes a provider hide failures, leave out locks or misplace data: unset it \
          (see docs/failures.md#forbidden-environment)"
@@ -213,7 +214,7 @@ impl Context {
         self.0.completion_vectors().try_into().unwrap_or(0).max(1)
     }
 
-    /// The partition keys of a port, by their rows; invalid rows are left out.
+    /// The partition keys of a port, each with its row. Invalid rows are left out.
     ///
     /// `ibv_query_pkey(3)`, once for each row of the table.
     ///
@@ -240,7 +241,7 @@ impl Context {
         *self.0.promises()
     }
 
-    /// One port, with the GID that RoCE traffic usually wants already chosen (see [`Port`]).
+    /// One port. The GID that RoCE traffic usually needs is already chosen (see [`Port`]).
     ///
     /// # Errors
     ///

@@ -118,7 +118,7 @@ pub enum PortEvent {
     GidsChanged,
 }
 
-/// The asynchronous events of one open device. There is one such handle at a time.
+/// The asynchronous events of one open device. There is at most one such handle at a time.
 ///
 /// Events wait until they are taken, and a program need not take them.
 ///
@@ -238,8 +238,8 @@ impl AsyncEvents {
         Readiness::over(&[self.fd()])
     }
 
-    /// How long an event loop may wait before it must poll, although nothing is readable. `None` is for ever. Only an
-    /// automatic soft device has such timers: it runs them in calls of the program.
+    /// How long an event loop may wait before it must poll even if nothing is readable; `None` means for ever. Only an
+    /// automatic soft device has timers, which it runs in calls of the program.
     pub fn next_timer(&self) -> Option<Duration> {
         self.context.next_timer()
     }
@@ -353,7 +353,7 @@ impl fmt::Display for QueuePairEvent {
                 "the peer sent an invalid request, and the pair is in Error: look for the error at the peer, then connect again"
             }
             Self::AccessError => {
-                "the peer asked for memory that it may not have, and the pair is in Error: check for a stale or forged key, and for a \
+                "the peer named memory that it may not use, and the pair is in Error: check for a stale or forged key, and for a \
                  region of another domain; then connect again"
             }
             Self::ConnectionEstablished => "the first message has arrived: move to Ready To Send",

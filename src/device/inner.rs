@@ -49,7 +49,7 @@ impl Deref for ContextInner {
 }
 
 impl ContextInner {
-    /// The handle of the open device, which whatever is made on the device holds.
+    /// The handle of the open device. Whatever is made on the device holds it, too.
     pub(crate) fn open(&self) -> &Arc<OpenContext> {
         &self.open
     }

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// An operation that an iWARP device (RDMA over TCP) does not have, or that this library does not ask it for. The
-/// library refuses before it calls a verb: some of these verbs report success and do nothing.
+/// An operation that an iWARP device (RDMA over TCP) does not have, or that this library does not use there. The
+/// library refuses it before it calls a verb: some of these verbs report success and do nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum NotOnIwarp {
     /// A connection by records, or by transitions of the program: only rdma_cm moves such a pair.
     Records,
-    /// The state Reset, once the pair has left it.
+    /// A return to the state Reset.
     Reset,
     /// The state Send Queue Drain.
     Drain,

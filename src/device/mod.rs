@@ -32,7 +32,6 @@ pub(crate) use context::OpenError;
 pub use fork::{ForkSupport, enable_fork_support, fork_support};
 pub(crate) use inner::ContextInner;
 #[cfg(feature = "cm")]
-pub(crate) use inner::DeviceKey;
 pub(crate) use objects::{CompletionQueueId, SharedReceiveQueueId};
 pub use paging::{OnDemandPaging, PagedOperation};
 pub use port::{GidEntry, GidKind, LinkLayer, LinkSpeed, Port, PortState};

@@ -76,7 +76,7 @@ impl Objects {
     }
 
     /// Takes an object out of the table and destroys it. If that fails, the object is put back.
-    pub(crate) fn end<E>(&self, address: usize, destroy: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    pub(crate) fn end<R, E>(&self, address: usize, destroy: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
         let was = self.lock().remove(&address);
         let result = destroy();
         if let (Err(_), Some(object)) = (&result, was) {

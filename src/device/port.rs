@@ -59,7 +59,7 @@ pub enum GidKind {
     /// RoCE version 2: UDP packets, routable.
     #[doc(alias = "IBV_GID_TYPE_ROCE_V2")]
     RoceV2,
-    /// That of an iWARP device: nothing. Peers know such a device by the IP addresses of its network interface.
+    /// iWARP: such a GID has no meaning. Peers know the device by the IP addresses of its network interface.
     Iwarp,
     /// A kind that this library does not know.
     Unknown(u32),
@@ -91,8 +91,8 @@ impl GidEntry {
         os::interface_name(self.interface)
     }
 
-    /// The order of preference for programs that choose no GID. The lowest rank wins: RoCE v2 over IPv4 is first,
-    /// link-local addresses are last.
+    /// The order of preference for programs that choose no GID. The lowest rank wins: RoCE v2 over IPv4 is first. Among
+    /// GIDs of one kind of RoCE, link-local addresses are last.
     fn rank(&self) -> u8 {
         match self.kind {
             GidKind::RoceV2 if self.gid.address().is_ipv4() => 0,
@@ -150,7 +150,7 @@ impl fmt::Display for PortState {
     }
 }
 
-/// The speed of one lane of a link, by the code of the specification: one bit of a byte.
+/// The speed of one lane of a link, by the code of the specification, in which one bit is set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[doc(alias = "active_speed")]
 pub struct LinkSpeed(pub u16);
@@ -201,8 +201,8 @@ fn list(entries: &[GidEntry]) -> String {
 
 /// A port as it was when it was queried, and the GID by which peers will reach it.
 ///
-/// The default GID is chosen by its kind: RoCE v2 over IPv4 if the port has one, else RoCE v2 over IPv6, else
-/// InfiniBand. [`with_gid`](Self::with_gid) chooses another.
+/// The default GID is chosen by its kind: RoCE v2 over IPv4 if the port has one, else RoCE v2 over an IPv6 address that
+/// is not link-local, else InfiniBand, else any other. [`with_gid`](Self::with_gid) chooses another.
 #[derive(Clone)]
 #[doc(alias = "ibv_port_attr")]
 pub struct Port {
@@ -325,7 +325,7 @@ impl Port {
         }
     }
 
-    /// The speed of each lane of its link now. A software device reports some speed, which says nothing.
+    /// The speed of each lane of its link now. A software device reports a speed that means nothing.
     pub fn active_speed(&self) -> LinkSpeed {
         LinkSpeed(u16::from(self.attributes.active_speed))
     }
@@ -336,7 +336,7 @@ impl Port {
         self.attributes.sm_lid
     }
 
-    /// How many low bits of the local identifier the port ignores, so that it has several; 0 on Ethernet.
+    /// How many low bits of the local identifier the port ignores, so that it has several identifiers; 0 on Ethernet.
     #[doc(alias = "lmc")]
     pub fn lid_mask_control(&self) -> u8 {
         self.attributes.lmc
@@ -363,7 +363,7 @@ impl Port {
 fn entry(row: &sys::ibv_gid_entry, is_iwarp: bool) -> Option<GidEntry> {
     let gid = Gid(row.gid.bytes());
     let kind = match row.gid_type {
-        // The numbers have none for iWARP, and devices give the first.
+        // No number stands for iWARP: such a device reports 0.
         0 if is_iwarp => GidKind::Iwarp,
         0 => GidKind::InfiniBand,
         1 => GidKind::RoceV1,

@@ -108,7 +108,7 @@ impl Brand for Scoped<'_> {}
 /// [`SendHalf::join`](crate::queue::SendHalf::join) queue pairs,
 /// [`CompletionChannel::wait_any`](crate::completion::CompletionChannel::wait_any) channels, and
 /// [`Exclusive::new`](crate::scope::Exclusive::new) completion queues. A [`BufferList`](crate::memory::BufferList) may
-/// be made of buffers of several domains, but no queue pair takes it then.
+/// be made of buffers of several domains, but then no queue pair accepts it.
 ///
 /// # Examples
 ///
@@ -169,8 +169,8 @@ pub trait Named: 'static + Sized {
     const NAME: &'static str;
 }
 
-// This is not for `Brand` itself: the compiler would then tell a function that forgot `B: Brand` to ask for `B: Named`,
-// which `Scoped` and `Checked` are not.
+// There is no such implementation of `Brand`: it would make the compiler suggest `B: Named` to a function that lacks
+// `B: Brand`, and `Scoped` and `Checked` are not `Named`.
 #[diagnostic::do_not_recommend]
 impl<N: Named> sealed::Sealed for N {}
 

@@ -38,7 +38,8 @@ use std::{fmt, marker::PhantomData, sync::Arc};
 
 /// A protection domain: memory, queue pairs and completion queues that may be used together.
 ///
-/// A handle: clones name the same domain. The domain goes away with the last object that has its brand.
+/// A handle: clones name the same domain. The device frees the domain when the last handle and the last object of the
+/// domain are dropped.
 #[doc(alias = "ibv_pd")]
 #[doc(alias = "ibv_dealloc_pd")]
 pub struct ProtectionDomain<B> {
@@ -53,7 +54,7 @@ pub enum NamedDomainError {
     /// Another domain of this process has the name, or had it and still has objects. A name stands for one domain at a
     /// time.
     #[error(
-        "the domain name `{name}` is in use until every object of the domain that has it is dropped (see \
+        "the domain name `{name}` is in use until the last object of its domain is dropped (see \
          docs/failures.md#name-taken)"
     )]
     Taken {
@@ -103,8 +104,8 @@ impl Context {
     ///
     /// # Examples
     ///
-    /// An error that holds an object of the domain cannot leave either. Such errors have a method `into_cause`, whose
-    /// result can.
+    /// An error that holds an object of the domain cannot leave either. Its method `into_cause` drops the object and
+    /// returns an error that can leave.
     ///
     /// ```
     /// use interlock::{Context, Limits};

@@ -18,7 +18,7 @@ struct Table {
     fresh: u32,
 }
 
-/// A number that no other object of the domain has. Dropping it gives it back.
+/// A number that no other object of the domain has. Dropping this gives the number back.
 #[derive(Debug)]
 pub(crate) struct Number {
     number: u32,

@@ -11,8 +11,8 @@ use std::{mem, ptr, ptr::NonNull, sync::Arc};
 
 /// An owned protection domain, which all objects of the domain share. Dropping it frees the domain.
 pub(crate) struct DomainInner {
-    /// The device's domain. The handles of objects in the domain hold it too, but each of them ends before its object's
-    /// reference to this.
+    /// The device's domain. The handle of each object in the domain holds it too, but the object drops its handle
+    /// before its reference to this.
     handle: Arc<handles::Domain>,
     /// The name of the domain, which becomes free only after the device has freed the domain.
     claim: Option<Claim>,
@@ -23,7 +23,7 @@ pub(crate) struct DomainInner {
     pub(crate) context: Arc<ContextInner>,
 }
 
-/// The name of a domain, unique while an object of the domain lives.
+/// Identifies a domain while an object of the domain lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(unnameable_types, reason = "in a sealed trait")]
 pub struct DomainId(usize);
@@ -34,7 +34,7 @@ impl DomainId {
 }
 
 impl DomainInner {
-    /// The name that tells this domain from others.
+    /// The id that tells this domain from others.
     #[inline(always)]
     pub(crate) fn id(&self) -> DomainId {
         DomainId(ptr::from_ref(self).addr())
@@ -52,7 +52,7 @@ impl DomainInner {
         }))
     }
 
-    /// The handle, which whatever is made in the domain holds.
+    /// The handle of the device's domain. Whatever is made in the domain holds it, too.
     pub(crate) fn handle(&self) -> &Arc<handles::Domain> {
         &self.handle
     }

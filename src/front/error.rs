@@ -45,6 +45,7 @@ pub use crate::memory::huge::NoHugePages;
 pub use crate::memory::lapsed::NoBarrier;
 pub use crate::memory::locked::LockedMemoryLimit;
 pub use crate::memory::pages::NoPages;
+pub use crate::memory::pool::{NoBuffer, PoolError};
 pub use crate::memory::remote::{NotAWord, RecordError};
 pub use crate::memory::shared_map::NoSharedMap;
 pub use crate::memory::window::DeallocError;

@@ -4,7 +4,7 @@
 //! other form, make a [`WorkRequest`] and give it to [`QueuePair::post`](crate::QueuePair::post): unsignalled,
 //! solicited, fenced or inline, with an immediate, or with a list of buffers. A [`Batch`] posts many with one doorbell.
 //! Each post returns a [`WorkId`], which the completion carries too. The kinds ([`Send`], [`Write`], ...) are types, so
-//! that a pair takes only requests that its transport carries.
+//! that a pair accepts only requests that its transport carries.
 //!
 //! ```
 //! use interlock::request::WorkRequest;

@@ -96,8 +96,8 @@ impl<B, R> error::Error for BatchError<B, R> {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum PostAllError<B, R> {
-    /// A request cannot be posted, and comes back. The requests before it are posted. The next signalled request of the
-    /// queue retires them.
+    /// A request cannot be posted, and comes back. The requests before it are posted. They complete with the next
+    /// signalled request of the queue.
     #[error(transparent)]
     Stopped(Box<PostError<R>>),
     /// The provider refused requests, or failed. The `result` inside is the number of requests that were added; or a

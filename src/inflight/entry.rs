@@ -7,6 +7,7 @@ use super::work_id::QueueKind;
 use crate::memory::{
     Buffer, BufferList, Descriptor, ListInner, Part, SharedBuffer, SharedPart, UniquePart, UnsettledWindow, WindowInner,
 };
+use crate::provider::handles::ObjectPtr;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::num::NonZeroUsize;
 use std::{fmt, mem, ptr::NonNull};
@@ -20,7 +21,7 @@ pub struct Entry {
     ///    the `into_raw` of the type that the form names: [`UniquePart`] for `UNIQUE`, [`SharedPart`] for `SHARED`, a
     ///    box of a [`ListInner`] for `LIST`, a box of a [`WindowInner`] for `WINDOW`. An `INLINE` entry has no pointer.
     /// 1. The entry owns what the pointer owns.
-    tagged: NonNull<Descriptor>,
+    tagged: ObjectPtr<Descriptor>,
 }
 
 /// An entry as a bare word, which the compiler passes in a register. The word owns the memory of the request; dropping
@@ -49,11 +50,8 @@ static_assertions::const_assert_eq!(Operation::Receive.code(), 0);
 static_assertions::assert_eq_size!(Buffer<()>, *mut Descriptor);
 static_assertions::assert_eq_size!(Entry, Option<Entry>, u64);
 
-// SAFETY: an entry owns a part, a list or a window (0), each of which is `Send`: see the assertions below.
-unsafe impl Send for Entry {}
-// SAFETY: a shared `Entry` lends only shared references to a part, a list or a window, each of which is `Sync`. The one
-// method that changes something, `fill`, stores atomics.
-unsafe impl Sync for Entry {}
+// An entry owns a part, a list or a window (0), and lends only shared references to it. (The one method that changes
+// something, `fill`, stores atomics.) An `ObjectPtr` may go to any thread, and so may each of these:
 static_assertions::assert_impl_all!(Part: Send, Sync);
 static_assertions::assert_impl_all!(BufferList<()>: Send, Sync);
 static_assertions::assert_impl_all!(WindowInner: Send, Sync);
@@ -78,7 +76,7 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn inline(operation: Operation) -> Self {
         const INLINE_TAG: NonZeroUsize = NonZeroUsize::new(INLINE).unwrap();
-        Self { tagged: NonNull::dangling().map_addr(|_| INLINE_TAG | operation.code()) }
+        Self { tagged: ObjectPtr(NonNull::dangling().map_addr(|_| INLINE_TAG | operation.code())) }
     }
 
     pub(crate) fn window(operation: Operation, window: Box<WindowInner>) -> Self {
@@ -93,25 +91,25 @@ impl Entry {
         let tagged = pointer.as_ptr().wrapping_byte_add(tag).cast();
         // SAFETY: `tagged` is not null, since it points into the object of `pointer`: `tag` is less than the object's
         // size.
-        Self { tagged: unsafe { NonNull::new_unchecked(tagged) } }
+        Self { tagged: ObjectPtr(unsafe { NonNull::new_unchecked(tagged) }) }
     }
 
     /// Turns the entry into its word, which owns the memory from here on.
     #[inline(always)]
     pub(crate) fn into_raw(self) -> RawEntry {
-        RawEntry(ManuallyDrop::new(self).tagged)
+        RawEntry(ManuallyDrop::new(self).tagged.0)
     }
 
     /// The entry whose word is `raw`.
     #[inline(always)]
     pub(crate) fn from_raw(raw: RawEntry) -> Self {
-        Self { tagged: raw.0 }
+        Self { tagged: ObjectPtr(raw.0) }
     }
 
     /// The word as a number, for [`are_buffers`](Self::are_buffers).
     #[inline(always)]
     pub(crate) fn bits(&self) -> usize {
-        self.tagged.addr().get()
+        self.tagged.0.addr().get()
     }
 
     /// Whether several entries are all unique buffers; `bits` is the OR of their [`bits`](Self::bits).
@@ -122,13 +120,13 @@ impl Entry {
 
     #[inline(always)]
     fn form(&self) -> usize {
-        self.tagged.addr().get() & FORM
+        self.tagged.0.addr().get() & FORM
     }
 
     /// The pointer without its tag. The caller has checked that the form has a pointer (0).
     #[inline(always)]
     fn untagged(&self) -> NonNull<Descriptor> {
-        let untagged = self.tagged.as_ptr().map_addr(|address| address & !TAG);
+        let untagged = self.tagged.0.as_ptr().map_addr(|address| address & !TAG);
         // SAFETY: the form has a pointer (caller), which came from a `NonNull` (0).
         unsafe { NonNull::new_unchecked(untagged) }
     }
@@ -164,7 +162,7 @@ impl Entry {
         if self.bits() & TAG == 0 {
             // SAFETY: the tag is zero, so the word is the pointer of a receive's buffer (0), whose descriptor is alive
             // (1).
-            return unsafe { self.tagged.as_ref() }.fill(len_bytes);
+            return unsafe { self.tagged.0.as_ref() }.fill(len_bytes);
         }
         match self.as_list() {
             Some(list) if len_bytes <= list.capacity() => list.fill(len_bytes),
@@ -176,7 +174,7 @@ impl Entry {
     /// The operation of the request, which was posted to a queue of this `kind`.
     #[inline(always)]
     pub(crate) fn operation(&self, kind: QueueKind) -> Operation {
-        match (kind, self.tagged.addr().get() & OPERATION) {
+        match (kind, self.tagged.0.addr().get() & OPERATION) {
             (QueueKind::Receive | QueueKind::Shared, _) => Operation::Receive,
             (_, 0) => Operation::Send,
             (_, 1) => Operation::Write,
@@ -199,27 +197,49 @@ impl Entry {
     /// brand of the memory.
     #[inline(always)]
     pub(crate) fn into_memory<B>(self) -> PostedMemory<B> {
-        match self.form() {
-            // SAFETY: the pointer is the only handle of a part (0, 1), and no request names the part: its request has
-            // ended.
-            UNIQUE => PostedMemory::Unique(Buffer::new(unsafe { UniquePart::from_raw(self.into_untagged()) })),
-            SHARED => {
-                // SAFETY: the pointer is a share of a part (0, 1), which the entry gives up here.
-                let part = unsafe { SharedPart::from_raw(self.into_untagged()) };
-                PostedMemory::Shared(SharedBuffer::new(part))
-            }
-            form if form & LIST == 0 => {
-                // An inline entry owns nothing, so there is nothing to drop.
-                mem::forget(self);
-                PostedMemory::Inline
-            }
-            LIST => {
-                // SAFETY: the pointer came from the box of a list (0), and the entry gives up its ownership here (1).
-                let list = unsafe { Box::from_raw(self.into_untagged().as_ptr().cast()) };
-                PostedMemory::List(BufferList::of_inner(list))
-            }
-            _ => self.into_unsettled(),
+        let this = match self.try_into_buffer() {
+            Ok(buffer) => return PostedMemory::Unique(buffer),
+            Err(this) => this,
+        };
+        let this = match this.try_into_shared() {
+            Ok(share) => return PostedMemory::Shared(share),
+            Err(this) => this,
+        };
+        if this.form() & LIST == 0 {
+            // An inline entry owns nothing, so there is nothing to drop.
+            mem::forget(this);
+            return PostedMemory::Inline;
         }
+        match this.try_into_list() {
+            Ok(list) => PostedMemory::List(list),
+            Err(this) => this.into_unsettled(),
+        }
+    }
+
+    /// The share, if the entry has one; otherwise the entry. `B` as for [`into_memory`](Self::into_memory).
+    #[inline(always)]
+    pub(crate) fn try_into_shared<B>(self) -> Result<SharedBuffer<B>, Self> {
+        if self.form() != SHARED {
+            return Err(self);
+        }
+        // SAFETY: the pointer is a share of a part (0, 1), which the entry gives up here.
+        Ok(SharedBuffer::new(unsafe { SharedPart::from_raw(self.into_untagged()) }))
+    }
+
+    /// The list, if the entry has one; otherwise the entry. `B` as for [`into_memory`](Self::into_memory).
+    #[inline(always)]
+    pub(crate) fn try_into_list<B>(self) -> Result<BufferList<B>, Self> {
+        self.try_into_inner().map(BufferList::of_inner)
+    }
+
+    /// As [`try_into_list`](Self::try_into_list), without a brand.
+    #[inline(always)]
+    fn try_into_inner(self) -> Result<Box<ListInner>, Self> {
+        if self.form() != LIST {
+            return Err(self);
+        }
+        // SAFETY: the pointer came from the box of a list (0), and the entry gives up its ownership here (1).
+        Ok(unsafe { Box::from_raw(self.into_untagged().as_ptr().cast()) })
     }
 
     #[cold]
@@ -231,13 +251,13 @@ impl Entry {
     /// The buffer, if the entry has one. Other memory is dropped.
     #[inline(always)]
     pub(crate) fn into_buffer<B>(self) -> Option<Buffer<B>> {
-        if self.form() != UNIQUE {
-            self.drop_out_of_line();
-            return None;
+        match self.try_into_buffer() {
+            Ok(buffer) => Some(buffer),
+            Err(other) => {
+                other.drop_out_of_line();
+                None
+            }
         }
-        // SAFETY: the pointer is the only handle of a part (0, 1), and no request names the part: its request has
-        // ended.
-        Some(Buffer::new(unsafe { UniquePart::from_raw(self.into_untagged()) }))
     }
 
     /// The buffer, if the entry has one; otherwise the entry.
@@ -256,7 +276,7 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn into_maybe_buffer<B>(self) -> MaybeUninit<Buffer<B>> {
         // `descriptor` is null if the request was inline.
-        let descriptor = ManuallyDrop::new(self).tagged.as_ptr().map_addr(|address| address & !TAG);
+        let descriptor = ManuallyDrop::new(self).tagged.0.as_ptr().map_addr(|address| address & !TAG);
         // SAFETY: `descriptor` and the result are one word each, and any word is a valid `MaybeUninit`. (A buffer is a
         // pointer to its descriptor.)
         unsafe { mem::transmute_copy(&descriptor) }
@@ -274,17 +294,20 @@ impl Drop for Entry {
             // SAFETY: the pointer came from the `into_raw` of a part (0); the entry gives up its ownership here (1).
             UNIQUE | SHARED => drop(unsafe { Part::from_raw(self.untagged()) }),
             form if form & LIST == 0 => (),
-            // SAFETY: the pointer came from the `into_raw` of a list (0); the entry gives up its ownership here (1).
-            LIST => drop(unsafe { Box::<ListInner>::from_raw(self.untagged().as_ptr().cast()) }),
-            // SAFETY: the pointer came from the `into_raw` of a window (0); the entry gives up its ownership here (1).
-            _ => drop_window(unsafe { Box::from_raw(self.untagged().as_ptr().cast()) }),
+            // The new entry owns from here on what this one owned; this one is not used any more.
+            _ => drop_list_or_window(Self { tagged: self.tagged }),
         }
     }
 }
 
 #[cold]
 #[inline(never)]
-fn drop_window(_: Box<WindowInner>) {}
+fn drop_list_or_window(entry: Entry) {
+    match entry.try_into_inner() {
+        Ok(list) => drop(list),
+        Err(entry) => drop(entry.into_window()),
+    }
+}
 
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -40,14 +40,15 @@ impl Operation {
     /// The bits that [`code`](Self::code) uses.
     pub(super) const MASK: usize = 0b111;
 
-    /// The bits of the operation that the ledger keeps. They are 0 for a receive: the kind of its queue says that it is
-    /// one.
+    /// The bits of the operation that the ledger keeps. A receive and a send both have 0: the kind of the queue tells
+    /// them apart.
     #[inline(always)]
     pub(super) const fn code(self) -> usize {
         self as usize & Self::MASK
     }
 
-    /// Whether the device writes to the memory of the request. If so, a post sets how many bytes of it count as filled.
+    /// Whether the device writes to the memory of the request. How many bytes then count as filled is set by the post,
+    /// or, for a receive, by the completion.
     #[inline(always)]
     pub(crate) fn fills(self) -> bool {
         matches!(self, Self::Read | Self::CompareAndSwap | Self::FetchAndAdd | Self::Receive)

@@ -74,7 +74,7 @@ impl PairStatus {
         self.detours.iter().for_each(|detour| detour.set(POISONED));
     }
 
-    /// Whether the pair takes no posts until it is reset, or none at all any more.
+    /// Whether the pair refuses posts until it is reset, or for ever.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.of(QueueKind::Send).bits() & (POISONED | ENDED) != 0
     }

@@ -1,4 +1,4 @@
-//! Address handles, and a list of those that datagrams in flight use.
+//! Address handles, and the list of handles that datagrams in flight use.
 #![forbid(unsafe_code)]
 
 use super::work_id::WorkId;

@@ -1,4 +1,4 @@
-//! Send requests between two moments: they are written, and they are not posted yet.
+//! Send requests that are written and not posted yet.
 //!
 //! A request is *pending* from when it is written until the doorbell rings. Its entry is in the ledger, but is not
 //! published, so the poller does not see it. The request itself is in a stage or in an open session, where the device
@@ -8,7 +8,7 @@
 //! request is one that [`WorkRequest::plain`] accepts: one buffer or inline bytes, at least one byte, no recipient.
 #![allow(unsafe_code, reason = "writes to the ledger before it publishes, and posts what it wrote")]
 
-use super::items::Items;
+use super::cell::Items;
 use super::ledger::{CellRow, between};
 use super::raw_post::{PostFailure, SendQueue, Unqueued};
 use super::raw_session::{Call, Session, Sessions};
@@ -37,8 +37,8 @@ pub(super) struct PendingPosts<'q> {
     stage: &'q [Slot],
     /// 2. The slots for plain requests that can be added without another check of the queue. The ledger has room for
     ///    one request in each of these slots, and for one more: the last request that fits must be signalled, so it
-    ///    does not go this way. The first of these slots is the one behind the filled slots. (If there are none, their
-    ///    place means nothing.)
+    ///    does not go this way. The first of these slots follows the filled slots. (If there are none, the iterator may
+    ///    point anywhere.)
     plain_slots: Slots<'q>,
     /// 3. The open session of the queue, if there is one.
     session: Option<Session>,
@@ -57,7 +57,7 @@ impl Deref for PendingPosts<'_> {
 #[inline(always)]
 fn plain_slots<'q>(queue: &SendQueue, stage: &'q [Slot], free: u32) -> Slots<'q> {
     let count = if queue.sessions().is_none() { stage.len().min(free.saturating_sub(1) as usize) } else { 0 };
-    Slots::of(stage.get(..count).unwrap_or_default())
+    stage.get(..count).unwrap_or_default().iter()
 }
 
 impl<'q> PendingPosts<'q> {
@@ -69,7 +69,7 @@ impl<'q> PendingPosts<'q> {
         Self { queue, end, free, stage, plain_slots, session: None }
     }
 
-    /// Computes again how many requests fit. To be called after a doorbell: while requests are pending it does nothing.
+    /// Computes again how many requests fit. Call it after a doorbell: while requests are pending it does nothing.
     #[inline(always)]
     pub(super) fn refresh_room(&mut self) {
         if self.count() == 0 {
@@ -111,7 +111,7 @@ impl<'q> PendingPosts<'q> {
     /// Whether an unsignalled request can go into the list without another check of the queue.
     #[inline(always)]
     pub(super) fn has_plain_slot(&self) -> bool {
-        !self.plain_slots.is_empty()
+        !self.plain_slots.as_slice().is_empty()
     }
 
     /// Adds a plain request to the list. Returns the request if it cannot be added without another check of the queue.
@@ -126,8 +126,8 @@ impl<'q> PendingPosts<'q> {
         Ok(id)
     }
 
-    /// Adds a request of any kind, and signals it if it takes the queue's last free slot. Returns the request if there
-    /// is no room.
+    /// Adds a request of any kind. A request that takes the queue's last free slot is signalled. Returns the request if
+    /// there is no room.
     #[inline(always)]
     pub(super) fn add<B, M: Postable<B>>(&mut self, request: Accepted<M, false>) -> Result<WorkId, Accepted<M, false>> {
         match self.queue.sessions() {
@@ -182,8 +182,8 @@ impl<'q> PendingPosts<'q> {
         }
     }
 
-    /// Adds the requests that `make` makes of `items` to the list, unsignalled, at most to the end of a row. Stops at
-    /// the first request that is not plain, and returns it.
+    /// Makes requests of `items` with `make`, and adds them to the list, unsignalled, at most to the end of a row.
+    /// Stops at the first request that is not plain, and returns it.
     #[inline(always)]
     pub(super) fn stage_row<B: Brand, X, M: Postable<B>, K>(
         &mut self,
@@ -207,10 +207,10 @@ impl<'q> PendingPosts<'q> {
         None
     }
 
-    /// The plain slots whose cells are in one row.
+    /// The plain slots, and the next row of cells for them.
     #[inline(always)]
     fn burst(&mut self) -> Burst<'_, 'q> {
-        let slots = self.plain_slots;
+        let slots = self.plain_slots.clone();
         let row = RowCursor::new(self.queue, &mut self.end, slots.len() as u32);
         Burst { row, slots, plain_slots: &mut self.plain_slots }
     }
@@ -278,7 +278,7 @@ impl<'q> PendingPosts<'q> {
 
     #[cold]
     fn forget_room(&mut self) {
-        (self.free, self.plain_slots) = (0, Slots::of(&[]));
+        (self.free, self.plain_slots) = (0, Slots::default());
     }
 
     /// Closes the session, if one is open, and hands its requests to the device.
@@ -299,7 +299,7 @@ impl<'q> PendingPosts<'q> {
         unsafe { self.queue.poster.publish(self.end.raw()) };
     }
 
-    /// Takes back the newest request of the last doorbell, which the provider did not queue, and undoes the change to
+    /// Takes back the newest request, which the provider did not queue at the last doorbell, and undoes the change to
     /// its memory. The request was in slot `at` of the stage.
     pub(super) fn take_back(&mut self, unqueued: &mut Unqueued, at: usize) -> Option<Entry> {
         let entry = self.queue.take_back(unqueued)?;
@@ -409,8 +409,8 @@ impl FreeCell<'_, '_> {
         self.0.id = self.0.id.after(1);
     }
 
-    /// Adds a request to the session, and writes its entry into this cell. Signals the request if it is the `last`,
-    /// which takes the queue's last free slot.
+    /// Adds a request to the session, and writes its entry into this cell. `last`: the request takes the queue's last
+    /// free slot, so it is signalled.
     #[inline(always)]
     fn add<const PLAIN: bool, B, M: Postable<B>>(
         self,
@@ -471,20 +471,21 @@ impl Burst<'_, '_> {
     /// A place is reserved.
     #[inline(always)]
     unsafe fn put_reserved<B, M: Postable<B>>(&mut self, request: Accepted<M, true>) {
-        // SAFETY: a cell is reserved (caller), and there are at least as many slots as reserved cells (0).
-        let slot = unsafe { self.slots.peek() };
+        // SAFETY: a cell is reserved (caller), and there are at least as many slots as reserved cells (0). (So a loop
+        // need not keep the end of the slots in a register.)
+        let slot = unsafe { self.slots.as_slice().first().unwrap_unchecked() };
         let entry = slot.fill(request, self.row.id, false);
         // SAFETY: a cell is reserved (caller).
         unsafe { self.row.cell() }.write(entry);
-        // SAFETY: `peek` has just returned the next slot.
-        unsafe { self.slots.pass() };
+        // Moving on only now saves an instruction.
+        self.slots.next();
     }
 }
 
 impl Drop for Burst<'_, '_> {
     #[inline(always)]
     fn drop(&mut self) {
-        *self.plain_slots = self.slots;
+        *self.plain_slots = self.slots.clone();
     }
 }
 
@@ -496,7 +497,7 @@ pub(super) struct SessionWriter<'a> {
 }
 
 impl SessionWriter<'_> {
-    /// Adds a request. Signals it if it is the `last`, which takes the queue's last free slot. Returns the request if
+    /// Adds a request. `last`: the request takes the queue's last free slot, so it is signalled. Returns the request if
     /// the row has no room.
     #[inline(always)]
     pub(super) fn add<const PLAIN: bool, B, M: Postable<B>>(
@@ -509,8 +510,8 @@ impl SessionWriter<'_> {
         Ok(())
     }
 
-    /// Adds the requests that `make` makes of the next `count` of `items`, unsignalled, as far as the row has room.
-    /// Stops at the first request that is not plain, and returns it.
+    /// Makes requests of the next `count` of `items` with `make`, and adds them, unsignalled, as far as the row has
+    /// room. Stops at the first request that is not plain, and returns it.
     #[inline(always)]
     pub(super) fn add_some<B: Brand, X, M: Postable<B>, K>(
         &mut self,

@@ -1,6 +1,6 @@
-//! Posting all items of a vector: as a batch of their own, or as one session if all of them fit in one.
+//! Posting all items of a vector: in a batch of their own, or in one session if all of them fit into it.
 
-use super::items::Items;
+use super::cell::Items;
 use super::pending_posts::PendingPosts;
 use super::raw_batch::{Fault, batch_in_place, run};
 use super::raw_post::SendQueue;
@@ -77,7 +77,7 @@ fn all_in_session<B: Brand, X, M: Postable<B>, K>(
     }
 }
 
-/// Poisons the queue. The provider failed with all of the items, and may have queued any of them.
+/// Poisons the queue, since the provider failed and may have queued any of the items.
 #[cold]
 #[inline(never)]
 fn uncertain<B, R>(queue: &SendQueue, count: usize, source: VerbError) -> PostAllError<B, R> {
@@ -85,8 +85,7 @@ fn uncertain<B, R>(queue: &SendQueue, count: usize, source: VerbError) -> PostAl
     failed(Fault::uncertain(count, source).into_error(Ok(count)))
 }
 
-/// Continues as a batch, with as many doorbells as it takes: with the request `other`, then with the `items` that are
-/// left.
+/// Continues as a batch, with as many doorbells as needed: first the request `other`, then the `items` that are left.
 #[cold]
 #[inline(never)]
 fn go_on<B: Brand, X, M: Postable<B>, K>(

@@ -210,14 +210,14 @@ pub enum RequestFlaw {
     /// does harm.
     #[error("on this device no request ends a window safely: `dealloc` the window, and deregister its region")]
     NoBarrier,
-    /// A window of type 2 can be bound only by the pair that made it.
+    /// Only the pair that made a window of type 2 can bind or revoke it.
     #[error("the window belongs to another queue pair")]
     WindowOfAnotherPair,
     /// The pair that made the window is destroyed.
     #[error("the window was freed with its queue pair")]
     WindowEnded,
     /// The pair posts through `ibv_wr_*`, which takes no requests about windows.
-    #[error("only a queue pair with `Posting::List` can bind or revoke a window")]
+    #[error("only a queue pair with `Posting::List` can bind, revoke or invalidate a window")]
     NotInSession,
     /// An atomic works on 8 bytes at an address that is a multiple of 8, on both sides.
     #[error("the memory of an atomic must be 8 bytes, 8-byte aligned, not {len_bytes} bytes at {address:#x}")]

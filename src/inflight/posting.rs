@@ -29,12 +29,12 @@ pub enum Posting {
     List,
     /// As calls of the work request API, `ibv_wr_post(3)`. Some devices are faster with it, and some do not have it.
     ///
-    /// A provider that fails in this way does not name the refused request. So where a list gives
+    /// A post through this API that fails does not say which request was refused. So where a list gives
     /// [`Refused`](crate::PostError::Refused), this gives [`Uncertain`](crate::PostError::Uncertain).
     ///
     /// The provider may hold locks of the pair from the first request of a [`batch`](crate::QueuePair::batch), or the
     /// beginning of a `post_all`, to its doorbell. A closure that polls in between, or waits for another thread, may
-    /// wait for ever: on hns, this happens when it polls a failure of this pair. When `post` returns
+    /// wait for ever: on hns, this happens when the closure polls a failure of this pair. When `post` returns
     /// [`QueueFull`](crate::PostError::QueueFull), it has just rung the doorbell, so the closure may poll then.
     #[doc(alias = "ibv_wr_start")]
     #[doc(alias = "ibv_wr_complete")]

@@ -4,7 +4,7 @@
 //! no room for another request. This file decides when a batch rings, and what becomes of its requests if a doorbell
 //! fails.
 
-use super::items::Items;
+use super::cell::Items;
 use super::ledger::between;
 use super::pending_posts::PendingPosts;
 use super::raw_post::{PostFailure, SendQueue};
@@ -15,7 +15,7 @@ use crate::domain::Brand;
 use crate::verb_error::VerbError;
 use std::{marker::PhantomData, mem};
 
-/// A batch without its transport.
+/// A batch without the type of its transport.
 ///
 /// Inline bytes of its requests live for `'env`, and the batch rings before `'env` ends.
 pub(crate) struct RawBatch<'batch, 'env, B> {
@@ -41,7 +41,7 @@ impl<B> Fault<B> {
         Self { posted: 0, source, refused: Vec::new(), uncertain: count }
     }
 
-    /// Makes the failure of a doorbell for the newest `count` requests. Takes the requests back that were not queued.
+    /// The failure of a doorbell for the newest `count` requests. Takes back the requests that were not queued.
     #[cold]
     fn of(pending: &mut PendingPosts<'_>, count: usize, (source, unqueued): PostFailure) -> Self {
         let mut fault = Self::uncertain(count, source);
@@ -66,7 +66,7 @@ impl<B> Fault<B> {
     }
 }
 
-/// Lends `f` a batch on `queue`, and rings the doorbell after it.
+/// Lends `f` a batch on `queue`, and rings the doorbell after `f`.
 #[inline(always)]
 pub(crate) fn batch<'env, B, R>(
     queue: &mut SendQueue,
@@ -93,7 +93,7 @@ pub(super) fn batch_in_place<'env, B, R>(
     with_stage(|stage| run(queue.id(), PendingPosts::new(queue, stage), f))
 }
 
-/// Lends `f` a batch that already has the `pending` requests, from the id `start` on. Rings the doorbell after it.
+/// Lends `f` a batch that already has the `pending` requests, from the id `start` on. Rings the doorbell after `f`.
 #[inline(always)]
 pub(super) fn run<'env, B, R>(
     start: WorkId,
@@ -206,8 +206,8 @@ impl<'env, B> RawBatch<'_, 'env, B> {
     }
 
     /// The slow path of [`post_all`](Self::post_all), for items that need more than one row of the ledger and for
-    /// requests that are not plain. `other` is a request that is not plain, made before the `items` that are left.
-    /// `before` was the next id of the batch when the vector was begun.
+    /// requests that are not plain. `other` is a request that is not plain; it comes before the `items` that are left.
+    /// `before` is the id of the vector's first request.
     #[cold]
     #[inline(never)]
     pub(super) fn post_rest<X, M: Postable<B> + 'env, K>(
@@ -257,8 +257,7 @@ impl<'env, B> RawBatch<'_, 'env, B> {
         }
     }
 
-    /// Makes the newest request a signalled one, if any was added since `before` was the next id of the batch. Returns
-    /// how many were added.
+    /// Signals the newest request, if any was added from the id `before` on. Returns how many were added.
     #[inline(always)]
     fn signal_last(&mut self, before: WorkId) -> usize {
         let added = self.added_since(before);
@@ -269,14 +268,14 @@ impl<'env, B> RawBatch<'_, 'env, B> {
         added
     }
 
-    /// How many requests were added since `before` was the next id of the batch.
+    /// How many requests were added from the id `before` on.
     #[inline(always)]
     fn added_since(&self, before: WorkId) -> usize {
         between(before.raw(), self.pending.next_id().raw()) as usize
     }
 
-    /// Rings the doorbell: the pending requests may have to complete before there is room. Returns whether there is
-    /// room now.
+    /// Rings the doorbell. This empties the stage, and lets the pending requests complete, which makes room in the
+    /// queue. Returns whether there is room now.
     #[cold]
     #[inline(never)]
     fn ring_for_room(&mut self) -> bool {
@@ -287,7 +286,7 @@ impl<'env, B> RawBatch<'_, 'env, B> {
         self.pending.room() != 0
     }
 
-    /// Whether the queue is full even after a doorbell. False if it has failed.
+    /// Whether the queue is full even after a doorbell. False if the doorbell or the queue has failed.
     fn is_full(&mut self) -> bool {
         self.count() == self.pending.room()
             && !self.ring_for_room()

@@ -1,17 +1,17 @@
 //! An owned queue pair: its handle, the objects that must end before it, and its two work queues.
 //!
-//! The data path posts through the address of the pair, so a work queue does not hold the pair's handle. Instead each
-//! of the two queues has a [`PostRight`]. The pair is destroyed only if nobody else has that right any more; or if both
-//! queues are handed over, which then end together with the pair and refuse every post.
+//! A work queue does not hold the pair's handle, but the right to post to it (`provider::handles::rights`). The pair
+//! can be destroyed in two cases: nobody has that right any more; or the caller hands over both queues, which then end
+//! with the pair and refuse every post.
 //!
 //! `QueuePair` and its halves decide in which states a pair takes posts; this module does not.
 //!
-//! ASSUMPTION: a request that is posted in a state that takes none is refused, or waits in its queue until the pair is
-//! reset or destroyed. (In between, the ledger owns its memory, as that of every request.)
-#![allow(unsafe_code, reason = "vouches that a work queue posts only while its pair is alive")]
+//! ASSUMPTION: a request that is posted in a state that takes no requests is refused, or waits in its queue until the
+//! pair is reset or destroyed. (Until then the ledger owns its memory.)
+#![forbid(unsafe_code)]
 
 use super::peers::Parked;
-use super::raw_post::{PostRight, ReceiveQueue, SendQueue, Terms};
+use super::raw_post::{ReceiveQueue, SendQueue, Terms, with_rights};
 use super::raw_session::has_all_functions;
 use super::raw_shared::SharedCore;
 use super::{Entry, Posting, Quiescent, RawCompletionQueue};
@@ -20,10 +20,7 @@ use crate::domain::DomainInner;
 use crate::inflight::ledger::Poster;
 use crate::memory::WindowCore;
 use crate::provider::handles::{self, PairNeeds};
-use crate::sys::inline::{PostReceive, PostSend};
-use crate::sys::{
-    self, ibv_qp_attr_mask as Mask, ibv_qp_create_send_ops_flags as with, ibv_qp_state as raw_state, ibv_qp_type,
-};
+use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_create_send_ops_flags as with, ibv_qp_type};
 use crate::types::{Gid, Qpn};
 use crate::verb_error::VerbError;
 use std::{mem, ptr::NonNull, sync::Arc};
@@ -35,14 +32,11 @@ pub(crate) struct RawPair {
     handle: handles::Pair,
     /// The number that the device gave it.
     number: u32,
-    /// How it can post: in sessions only if it was made for sessions, and has all functions that its requests call.
+    /// How the pair posts: in sessions only if it was made for sessions, and has all functions that its requests call.
     posting: Posting,
-    /// The provider's post functions. `None` once the pair's only [queues](Self::queues) were made.
-    verbs: Option<(PostSend, PostReceive)>,
-    right: PostRight,
     /// For datagrams: the address handles that are kept until the pair is destroyed.
     parked: Option<Parked>,
-    /// In a box, since few pairs have any.
+    /// In a box, since few pairs have attachments.
     attachments: Option<Box<Attachments>>,
     domain: Arc<DomainInner>,
 }
@@ -92,8 +86,9 @@ impl RawPair {
     ) -> Result<(Self, sys::ibv_qp_cap), VerbError> {
         let context = &domain.context;
         let functions = context.functions();
-        let verbs = functions.post_send.zip(functions.post_recv);
-        let verbs = verbs.ok_or(VerbError::new("ibv_post_send", libc::EOPNOTSUPP))?;
+        if functions.post_send.is_none() || functions.post_recv.is_none() {
+            return Err(VerbError::new("ibv_post_send", libc::EOPNOTSUPP));
+        }
         let PairAttributes { sends, receives, cap, kind: qp_type, posting, .. } = *asked;
         let needs = PairNeeds {
             domain: Arc::clone(domain.handle()),
@@ -101,14 +96,14 @@ impl RawPair {
             receive_queue: Arc::clone(receives.handle()),
             shared: asked.shared.map(|shared| Arc::clone(shared.handle())),
         };
-        // If a completion ends only its own request, each request needs one.
+        // If a completion ends only its own request, every request must be signalled.
         let sq_sig_all = i32::from(!context.promises().sends_may_be_unsignalled());
         let attributes = sys::ibv_qp_init_attr { cap, qp_type, sq_sig_all, ..Default::default() };
         let (handle, granted, posting) = if posting.is_in_sessions() {
             let look = |pair: &sys::ibv_qp_ex| has_all_functions(pair, qp_type, posting);
             let sends = operations(qp_type, posting);
             let (handle, granted, is_complete) = handles::Pair::create_extended(needs, attributes, sends, look)?;
-            (handle, granted, if is_complete == Some(true) { posting } else { Posting::List })
+            (handle, granted, if is_complete { posting } else { Posting::List })
         } else {
             let (handle, granted) = handles::Pair::create(needs, attributes)?;
             (handle, granted, posting)
@@ -117,8 +112,6 @@ impl RawPair {
             number: handle.number(),
             handle,
             posting,
-            verbs: Some(verbs),
-            right: PostRight::default(),
             parked: (qp_type == ibv_qp_type::IBV_QPT_UD).then(Parked::default),
             attachments: None,
             domain: Arc::clone(domain),
@@ -136,15 +129,9 @@ impl RawPair {
         if terms.limits.posting != self.posting {
             return Err(VerbError::new("ibv_wr_start", libc::EOPNOTSUPP));
         }
-        let (post_send, post_receive) = self.verbs.take().ok_or(VerbError::new("ibv_post_send", libc::EBUSY))?;
-        let raw = self.handle.raw();
-        // SAFETY: `post_send` is the function of the pair's own provider. The pair outlives the queue: `destroy` needs
-        // the right, or this queue. If the pair posts in sessions, its functions were checked when it was created.
-        // Nobody else posts: the functions are taken, so there are no other queues.
-        let send = unsafe { SendQueue::new(send, raw, post_send, terms.clone(), self.right.clone()) };
-        // SAFETY: `post_receive` is the function of the pair's own provider. The pair outlives the queue: `destroy`
-        // needs the right, or this queue. Nobody else posts: the functions are taken, so there are no other queues.
-        let receive = unsafe { ReceiveQueue::new(receive, raw, post_receive, terms.clone(), self.right.clone()) };
+        let (send_end, receive_end) = self.handle.post_ends().ok_or(VerbError::new("ibv_post_send", libc::EBUSY))?;
+        let send = SendQueue::new(send, send_end, terms.clone());
+        let receive = ReceiveQueue::new(receive, receive_end, terms.clone());
         let send = match &self.parked {
             Some(parked) => send.for_datagrams(parked),
             None => send,
@@ -189,30 +176,10 @@ impl RawPair {
         self.handle.modify(attributes, mask)
     }
 
-    /// Moves the pair to Reset, twice.
-    ///
-    /// During the first call, soft-RoCE (6.12 at least) notes where its send queue begins before it empties the queue.
-    /// After the reset the pair would send what it finds from there on, and read memory that has come back to the
-    /// program. A request that fails at that moment also moves the pair to Error, unnoticed by the call. The second
-    /// call finds nothing in flight.
-    ///
-    /// The specification allows the move to Reset from every state, Reset included. If another provider refuses the
-    /// second call, the first call has succeeded.
-    ///
-    /// Returns the proof that the device is done with the requests of the pair, if a reset on this provider waits for
-    /// that.
+    /// Moves the pair to Reset. Returns the proof that the device is done with the requests of the pair, if a reset on
+    /// this provider waits for that.
     pub(crate) fn reset(&self) -> Result<Option<Quiescent>, VerbError> {
-        let to_reset = || {
-            let mut attributes = sys::ibv_qp_attr { qp_state: raw_state::IBV_QPS_RESET, ..Default::default() };
-            self.modify(&mut attributes, Mask::IBV_QP_STATE)
-        };
-        to_reset()?;
-        match to_reset() {
-            Err(error) if self.domain.context.promises().quirks.reset_twice => Err(error),
-            // SAFETY: the pair was reset. On this provider a reset ends every access of the device for the pair's own
-            // work queues.
-            _ => Ok(self.domain.context.promises().reset_is_barrier.then(|| unsafe { Quiescent::new() })),
-        }
+        self.handle.reset(self.domain.context.promises())
     }
 
     /// `ibv_query_qp`, for the fields of `mask`.
@@ -242,7 +209,7 @@ impl RawPair {
         Ok(())
     }
 
-    /// Takes a window that is to be freed before the pair.
+    /// Adds a window that must be freed before the pair.
     pub(crate) fn add_window(&mut self, window: Arc<WindowCore>) {
         let windows = &mut self.attachments.get_or_insert_default().windows;
         windows.retain(|window| !window.has_ended());
@@ -270,23 +237,15 @@ impl RawPair {
         &mut self,
         queues: Option<(&mut SendQueue, &mut ReceiveQueue)>,
     ) -> Result<Quiescent, VerbError> {
-        let nobody_posts = match &queues {
-            Some((send, receive)) => send.has(&self.right) && receive.has(&self.right),
-            None => self.right.is_the_last(),
-        };
-        if !nobody_posts {
-            return Err(VerbError::new("ibv_destroy_qp", libc::EBUSY));
-        }
         let Self { handle, domain, .. } = self;
-        domain.context.objects.end(handle.address(), || handle.end())?;
-        if let Some((send, receive)) = queues {
-            send.end();
-            receive.end();
-        }
+        let address = handle.address();
+        let mut destroy = |rights| domain.context.objects.end(address, || handle.destroy(rights));
+        let quiescent = match queues {
+            Some((send, receive)) => with_rights(send, receive, |rights| destroy(Some(rights)))?,
+            None => destroy(None).map_err(|(error, _)| error)?,
+        };
         self.parked = None;
-        // SAFETY: the pair was destroyed just now. A destroy that succeeds ends every access of the device for the
-        // pair's own work queues.
-        Ok(unsafe { Quiescent::new() })
+        Ok(quiescent)
     }
 
     /// Moves the pair out. The value that stays behind counts as not alive.
@@ -295,8 +254,6 @@ impl RawPair {
             handle: self.handle.take(),
             number: self.number,
             posting: self.posting,
-            verbs: self.verbs.take(),
-            right: mem::take(&mut self.right),
             parked: self.parked.take(),
             attachments: self.attachments.take(),
             domain: Arc::clone(&self.domain),
@@ -320,7 +277,7 @@ mod tests {
     use crate::inflight::ledger::{Origin, ledger};
     use crate::inflight::{PairStatus, PostLimits, RawChannel};
     use crate::provider::reviewed::{RXE, UNREVIEWED};
-    use crate::soft::Fabric;
+    use crate::soft::{Fabric, Fault, Verb};
     use crate::{Context, Inline, WorkRequest};
 
     /// The posting ends of two ledgers, and the terms for their queues.
@@ -333,17 +290,57 @@ mod tests {
         (posters, Terms { limits, status })
     }
 
+    /// A datagram pair whose completions go to `queue`.
+    fn pair(domain: &Arc<DomainInner>, queue: &RawCompletionQueue) -> RawPair {
+        let (sends, receives) = (queue, queue);
+        let cap = sys::ibv_qp_cap { max_send_wr: 4, max_recv_wr: 4, max_inline_data: 8, ..Default::default() };
+        let (kind, posting) = (ibv_qp_type::IBV_QPT_UD, Posting::List);
+        let asked = PairAttributes { sends, receives, shared: None, cap, kind, posting };
+        RawPair::create(domain, &asked).unwrap().0
+    }
+
+    #[test]
+    fn a_failed_destroy_leaves_each_queue_the_right_to_post() {
+        let fabric = Fabric::new();
+        let context = Context::open_on(&fabric, "soft0").unwrap();
+        let pass = context.with_domain(|domain| {
+            let domain = &domain.inner;
+            let end = RawCompletionQueue::create(&RawChannel::create(domain).unwrap(), 16, 0).unwrap();
+            let [mut one, mut other] = [(); 2].map(|()| pair(domain, end.queue()));
+            let [(mut send, mut receive), (mut other_send, mut other_receive)] = [&mut one, &mut other].map(|pair| {
+                let (posters, terms) = to_post(domain);
+                pair.queues(posters, &terms).unwrap()
+            });
+            // The queues of another pair do not count, and stay queues of that pair.
+            for error in [
+                one.destroy(Some((&mut other_send, &mut other_receive))).unwrap_err(),
+                one.destroy(Some((&mut send, &mut other_receive))).unwrap_err(),
+            ] {
+                assert_eq!(error.errno(), libc::EBUSY);
+            }
+            fabric.inject(Fault::VerbFails { verb: Verb::DestroyQp, after: 0, count: 1, errno: libc::EIO });
+            assert_eq!(one.destroy(Some((&mut send, &mut receive))).unwrap_err().errno(), libc::EIO);
+            assert!(
+                [send.room(), receive.room(), other_send.room(), other_receive.room()].iter().all(|&room| room > 0)
+            );
+            for pair in [&mut one, &mut other] {
+                assert_eq!(pair.destroy(None).unwrap_err().errno(), libc::EBUSY, "the queues can still post");
+            }
+            one.destroy(Some((&mut send, &mut receive))).unwrap();
+            assert_eq!((send.room(), receive.room()), (0, 0));
+            drop((other_send, other_receive));
+            other.destroy(None).unwrap();
+        });
+        pass.unwrap();
+    }
+
     #[test]
     fn a_pair_has_its_queues_once_and_outlives_their_posts() {
         let context = Context::open_on(&Fabric::new(), "soft0").unwrap();
         let pass = context.with_domain(|domain| {
             let domain = &domain.inner;
             let end = RawCompletionQueue::create(&RawChannel::create(domain).unwrap(), 16, 0).unwrap();
-            let (sends, receives) = (&**end.queue(), &**end.queue());
-            let cap = sys::ibv_qp_cap { max_send_wr: 4, max_recv_wr: 4, max_inline_data: 8, ..Default::default() };
-            let (kind, posting) = (ibv_qp_type::IBV_QPT_UD, Posting::List);
-            let asked = PairAttributes { sends, receives, shared: None, cap, kind, posting };
-            let (mut pair, _) = RawPair::create(domain, &asked).unwrap();
+            let mut pair = pair(domain, end.queue());
             let (posters, terms) = to_post(domain);
             let (mut send, mut receive) = pair.queues(posters, &terms).unwrap();
             let (posters, terms) = to_post(domain);

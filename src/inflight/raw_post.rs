@@ -17,14 +17,16 @@ use super::pair_status::ENDED;
 use super::peers::{Parked, Peers};
 use super::raw_session::{Call, Sessions};
 use super::request::{Accepted, Action, Bounds, PostLimits, Postable, SIGNALED, To, WorkRequest};
+use super::slab::Vacancy;
 use super::stage::{Staged, Taken, undo_fill};
-use super::{Entry, Operation, PairStatus, PostError, RequestFlaw, WorkId, is_broken, unlikely};
+use super::{Entry, Operation, PairStatus, PostError, Posting, RequestFlaw, WorkId, is_broken, unlikely};
 use crate::domain::{Brand, DomainId};
-use crate::memory::{ListInner, NotPosted};
-use crate::provider::memory_handles::HeldWindow;
+use crate::memory::{Buffer, ListInner};
+use crate::provider::handles::{ObjectPtr, PostEnd, PostRight};
+use crate::provider::memory_handles::{HeldWindow, NotPosted};
 use crate::provider::reviewed::Promises;
 use crate::seal::KEY;
-use crate::sys::inline::{PostReceive as PostReceiveVerb, PostSend as PostSendVerb};
+use crate::sys::inline::{PostReceive as PostReceiveVerb, PostSend as PostSendVerb, PostShared};
 use crate::sys::{self, ibv_send_flags, ibv_wr_opcode};
 use crate::types::ReadDepth;
 use crate::verb_error::VerbError;
@@ -38,23 +40,12 @@ pub(crate) struct WorkQueue<V> {
     pub(super) poster: Poster<Entry, QueueData>,
     /// # Invariants
     ///
-    /// 0. The pair is alive until the queue has [ended](Self::end), and thus whenever there is room for a request. The
-    ///    types of the pair let posts through only in states that allow them.
-    pub(super) raw: NonNull<sys::ibv_qp>,
+    /// 0. Until the queue has [ended](Self::end), it has the [right](ColdData::right) to post, and nobody else has it.
+    ///    So the pair is alive whenever there is room for a request. The types of the pair let posts through only in
+    ///    states that allow them.
+    pub(super) raw: ObjectPtr<sys::ibv_qp>,
     /// 1. The function posts to `raw`, and may be called while (0) holds.
     verb: V,
-}
-
-/// The right to post to a pair, which the pair shares with its two queues. While a queue has the right, the pair is not
-/// destroyed, unless that queue ends too.
-#[derive(Clone, Default)]
-pub(crate) struct PostRight(Arc<()>);
-
-impl PostRight {
-    /// Whether nobody else has the right. In that case nobody else can get it later.
-    pub(super) fn is_the_last(&mut self) -> bool {
-        Arc::get_mut(&mut self.0).is_some()
-    }
 }
 
 pub(crate) type SendQueue = WorkQueue<PostSendVerb>;
@@ -75,61 +66,56 @@ pub(super) struct QueueData {
 
 /// Data that few posts need.
 struct ColdData {
-    /// The domain of `status`, copied so that a post that compares domains reads no further.
+    /// The domain of `status`, copied here so that a post can compare domains without reading `status`.
     domain: DomainId,
     status: Arc<PairStatus>,
-    right: PostRight,
+    /// `None` once the queue has [ended](WorkQueue::end).
+    right: Option<PostRight>,
     /// For datagrams: the address handles of the requests in flight.
     peers: Option<Peers>,
 }
 
-// SAFETY: the raw pair may be used from any thread. Its send and receive queue are independent: the provider locks each
-// of them, or was told that nobody shares them (`ibv_post_send(3)`).
-unsafe impl<V: Send> Send for WorkQueue<V> {}
-// SAFETY: shared access does not post. It only reads the address of the raw pair.
-unsafe impl<V: Sync> Sync for WorkQueue<V> {}
-// The two impls above do not require `Send` and `Sync` of the other fields, so these are asserted here.
-static_assertions::assert_impl_all!(Poster<Entry, QueueData>: Send, Sync);
+// The raw pair may be used from any thread. Its send and receive queue are independent: the provider locks each of
+// them, or was told that nobody shares them (`ibv_post_send(3)`).
+static_assertions::assert_impl_all!(SendQueue: Send, Sync);
+static_assertions::assert_impl_all!(ReceiveQueue: Send, Sync);
 
 impl<V> WorkQueue<V> {
-    /// # Safety
-    ///
-    /// `raw` is alive until this queue is dropped or has [ended](Self::end), which `right` is one way to guarantee.
-    /// `verb` is the function of its provider for this kind of queue. If `terms.limits.posting` is in sessions, the
-    /// pair was made for them. Nobody else posts to this queue of `raw`.
-    pub(crate) unsafe fn new(
-        poster: Poster<Entry>,
-        raw: NonNull<sys::ibv_qp>,
-        verb: V,
-        terms: Terms,
-        right: PostRight,
-    ) -> Self {
-        let Terms { limits, status } = terms;
-        let cold = Box::new(ColdData { domain: status.domain, status, right, peers: None });
+    /// The queue that posts through `end`. It posts in sessions only if the pair has all functions for them.
+    pub(crate) fn new(poster: Poster<Entry>, end: PostEnd<sys::ibv_qp, V>, terms: Terms) -> Self {
+        let Terms { mut limits, status } = terms;
+        let (raw, verb, right, has_sessions) = end.into_parts();
+        if !has_sessions {
+            limits.posting = Posting::List;
+        }
+        let cold = Box::new(ColdData { domain: status.domain, status, right: Some(right), peers: None });
         Self { poster: poster.with(QueueData { limits, cold }), raw, verb }
     }
 
     /// Continues with a new ledger after a reset of the pair. A queue that has ended stays ended.
     pub(crate) fn renew(&mut self, poster: Poster<Entry>, status: Arc<PairStatus>) {
         let QueueData { limits, cold } = self.poster.user_data_mut();
-        let (right, mut peers) = (cold.right.clone(), cold.peers.take());
+        let mut peers = cold.peers.take();
         if let Some(peers) = &mut peers {
             peers.make_room(poster.free());
         }
-        let cold = Box::new(ColdData { domain: status.domain, status, right, peers });
+        let cold = Box::new(ColdData { domain: status.domain, status, right: None, peers });
         let data = QueueData { limits: *limits, cold };
         poster.detour_of().set(self.poster.detour() & ENDED);
-        self.poster = poster.with(data);
-    }
-
-    /// Whether this queue shares that right, and so belongs to the same pair.
-    pub(super) fn has(&self, right: &PostRight) -> bool {
-        Arc::ptr_eq(&self.poster.user_data().cold.right.0, &right.0)
+        let mut poster = poster.with(data);
+        poster.user_data_mut().cold.right = self.poster.user_data_mut().cold.right.take();
+        self.poster = poster;
     }
 
     /// Refuses all later posts: the pair is destroyed.
-    pub(super) fn end(&mut self) {
+    fn end(&mut self) {
         self.poster.detour_of().set(ENDED);
+    }
+
+    /// Takes the right to post out of the queue.
+    fn lend_right(&mut self) -> Option<(PostRight, LentRight<'_, V>)> {
+        let right = self.poster.user_data_mut().cold.right.take()?;
+        Some((right, LentRight(self)))
     }
 
     #[inline(always)]
@@ -153,7 +139,7 @@ impl<V> WorkQueue<V> {
         self.poster.outstanding()
     }
 
-    /// How many more requests fit; 0 if the pair is broken.
+    /// How many more requests fit; 0 if the queue is broken.
     #[inline(always)]
     pub(crate) fn room(&self) -> u32 {
         if self.is_broken() { 0 } else { self.poster.free() }
@@ -176,7 +162,7 @@ impl<V> WorkQueue<V> {
 
     /// The id of the next request.
     #[inline(always)]
-    pub(super) fn id(&self) -> WorkId {
+    pub(crate) fn id(&self) -> WorkId {
         WorkId::from_raw(self.poster.next_id())
     }
 
@@ -228,8 +214,47 @@ impl<V> WorkQueue<V> {
     }
 }
 
-/// Shows that the provider certainly did not queue the newest requests, and how many. Taking one back lowers the
-/// number.
+/// A queue whose right to post is lent. This borrows the queue, so nobody posts meanwhile. If the right has not come
+/// back when this is dropped, the queue ends.
+struct LentRight<'q, V>(&'q mut WorkQueue<V>);
+
+impl<V> LentRight<'_, V> {
+    fn give_back(self, right: PostRight) {
+        self.0.poster.user_data_mut().cold.right = Some(right);
+    }
+}
+
+impl<V> Drop for LentRight<'_, V> {
+    fn drop(&mut self) {
+        if self.0.poster.user_data().cold.right.is_none() {
+            self.0.end();
+        }
+    }
+}
+
+/// Calls `destroy` with the rights to post of a pair's two queues. If `destroy` fails and returns the rights, the
+/// queues get them back; otherwise the queues end, and refuse every post. `EBUSY`: a queue had ended before.
+pub(super) fn with_rights<R>(
+    send: &mut SendQueue,
+    receive: &mut ReceiveQueue,
+    destroy: impl FnOnce([PostRight; 2]) -> Result<R, (VerbError, Option<[PostRight; 2]>)>,
+) -> Result<R, VerbError> {
+    let busy = VerbError::new("ibv_destroy_qp", libc::EBUSY);
+    let (send_right, send) = send.lend_right().ok_or(busy)?;
+    let Some((receive_right, receive)) = receive.lend_right() else {
+        send.give_back(send_right);
+        return Err(busy);
+    };
+    destroy([send_right, receive_right]).map_err(|(error, rights)| {
+        if let Some([send_right, receive_right]) = rights {
+            send.give_back(send_right);
+            receive.give_back(receive_right);
+        }
+        error
+    })
+}
+
+/// Shows how many of the newest requests the provider certainly did not queue. Taking one back lowers the number.
 pub(super) struct Unqueued(u32);
 
 impl Unqueued {
@@ -238,7 +263,7 @@ impl Unqueued {
     }
 }
 
-/// Why a post did not queue everything, and the requests that it certainly did not queue, if they are known.
+/// Why a post did not queue all requests, and which requests it certainly did not queue, if that is known.
 pub(super) type PostFailure = (VerbError, Option<Unqueued>);
 
 impl SendQueue {
@@ -249,7 +274,7 @@ impl SendQueue {
         self
     }
 
-    /// Sets how many reads and atomics the pair may have outstanding. With a depth of 0 the queue refuses them.
+    /// Sets whether the pair may have reads and atomics outstanding: with a depth of 0 the queue refuses them.
     pub(crate) fn set_initiator_depth(&mut self, depth: ReadDepth) {
         let limits = &mut self.poster.user_data_mut().limits;
         *limits = limits.with_reads(depth.value() != 0);
@@ -260,20 +285,20 @@ impl SendQueue {
         self.poster.user_data_mut().limits.datagram_bytes = bytes;
     }
 
-    /// The address of the pair, to be compared only.
+    /// The address of the pair, for comparisons only.
     pub(super) fn raw(&self) -> NonNull<sys::ibv_qp> {
-        self.raw
+        self.raw.0
     }
 
     /// The value that opens sessions, if the queue posts in sessions.
     #[inline(always)]
     pub(super) fn sessions(&self) -> Option<Sessions> {
-        // SAFETY: the pair was made for sessions (`new`), and is alive whenever one is opened (0).
-        self.limits().posting.is_in_sessions().then(|| unsafe { Sessions::of(self.raw) })
+        // SAFETY: the pair has all functions for sessions (`new`), and is alive whenever a session is opened (0).
+        self.limits().posting.is_in_sessions().then(|| unsafe { Sessions::of(self.raw.0) })
     }
 
     /// Makes the device continue with its send queue after Send Queue Drain. Only for providers whose row in
-    /// `provider/reviewed.rs` says that they do not do so by themselves: rxe.
+    /// `provider/reviewed.rs` says that their device does not continue by itself: rxe.
     ///
     /// Posts a list of one invalid request, an atomic on no bytes. The provider of rxe refuses the request and rings
     /// the doorbell all the same.
@@ -305,7 +330,7 @@ impl SendQueue {
     unsafe fn call(&mut self, first: &Staged, bad: &mut *mut sys::ibv_send_wr) -> i32 {
         // SAFETY: the pair is alive and in a state that sends (0), nobody else posts (`&mut`), and the list is valid
         // (caller).
-        unsafe { (self.verb)(self.raw.as_ptr(), first.as_wr(), bad) }
+        unsafe { (self.verb)(self.raw.0.as_ptr(), first.as_wr(), bad) }
     }
 
     /// Hands the list that starts at `first` to the device.
@@ -316,13 +341,13 @@ impl SendQueue {
     #[inline(always)]
     pub(super) unsafe fn ring(&mut self, first: &Staged) -> Result<(), PostFailure> {
         let mut bad = ptr::null_mut();
-        // SAFETY: the caller guarantees what `call` asks for.
+        // SAFETY: the caller guarantees what `call` requires.
         let result = unsafe { self.call(first, &mut bad) };
         // One test checks two things: the result is 0, and no request is named.
         if bad.addr() | result as usize == 0 {
             return Ok(());
         }
-        // SAFETY: the caller guarantees what `not_rung` asks for.
+        // SAFETY: the caller guarantees what `not_rung` requires.
         Err(unsafe { self.not_rung(first, result, bad) })
     }
 
@@ -348,12 +373,12 @@ impl SendQueue {
     /// Posts an empty request, also on a broken pair: its flush brings back unsignalled requests that succeeded before
     /// it.
     ///
-    /// `None` if there is no room, since then the newest request is a signalled one and needs no marker; or if the
-    /// provider refused.
+    /// `None` if there is no room: then the newest request is signalled, and no marker is needed. `None` also if the
+    /// pair is poisoned or the post fails.
     #[cold]
     pub(crate) fn post_marker<B: Brand, M: Postable<B>, K>(&mut self, request: WorkRequest<M, K>) -> Option<WorkId> {
-        // The device may not have a request before the marker. A marker that completes would report that request as a
-        // success.
+        // The ledger may hold a request that the device never got. The completion of the marker would report that
+        // request as a success.
         if self.status().is_poisoned() {
             return None;
         }
@@ -499,8 +524,8 @@ impl SendQueue {
         })
     }
 
-    /// Posts a request in a session of its own. Signals the request if it is the `last`, which takes the queue's last
-    /// free slot. The handle of a recipient is kept already.
+    /// Posts a request in a session of its own. `last`: the request takes the queue's last free slot, so it is
+    /// signalled. The handle of the recipient, if there is one, is already kept.
     #[inline(always)]
     fn post_in_session<const PLAIN: bool, B, M: Postable<B>, K, R>(
         &mut self,
@@ -563,7 +588,8 @@ impl SendQueue {
         })
     }
 
-    /// Binds or unbinds a window of type 1, which is in `entry`. `held` keeps it from being freed. There must be room.
+    /// Binds or unbinds a window of type 1, which is in `entry`. `held` keeps the window from being freed. There must
+    /// be room.
     pub(super) fn post_bind_type_1<R>(
         &mut self,
         held: HeldWindow<'_>,
@@ -575,7 +601,7 @@ impl SendQueue {
         let bind = sys::ibv_mw_bind { wr_id: id.raw(), send_flags: SIGNALED, bind_info };
         // SAFETY: the pair is alive and in a state that sends (0), and nobody else posts (`&mut`). The ledger owns the
         // memory behind the window, and with it the region.
-        match unsafe { held.bind(self.raw, bind) } {
+        match unsafe { held.bind(self.raw.0, bind) } {
             Ok(()) => Ok(id),
             // `ibv_bind_mw` names no request, so it is uncertain whether the request was queued.
             Err(source) => Err(self.refused((source, None), id, |_| None)),
@@ -584,7 +610,7 @@ impl SendQueue {
 }
 
 impl ReceiveQueue {
-    /// Posts a receive. The first `header_bytes` of the memory are not for the message.
+    /// Posts a receive. The first `header_bytes` of the memory are for the routing header.
     #[inline(always)]
     pub(crate) fn post<B: Brand, M: Postable<B>>(
         &mut self,
@@ -621,7 +647,7 @@ impl ReceiveQueue {
         let mut bad = ptr::null_mut();
         // SAFETY: the pair is alive and in Init or later (0), and nobody else posts (`&mut`). `wr` is one receive, and
         // the ledger owns its memory.
-        let result = unsafe { (self.verb)(self.raw.as_ptr(), &mut wr, &mut bad) };
+        let result = unsafe { (self.verb)(self.raw.0.as_ptr(), &mut wr, &mut bad) };
         // One test checks two things: the result is 0, and no request is named.
         if bad.addr() | result as usize == 0 {
             return Ok(id);
@@ -630,5 +656,67 @@ impl ReceiveQueue {
         let (source, bad) = self.not_posted("ibv_post_recv", result, bad);
         let unqueued = ptr::eq(bad, &wr).then_some(Unqueued(1));
         Err(self.refused((source, unqueued), id, restore))
+    }
+}
+
+/// The means to post to a shared receive queue. Only the holder of `&mut` posts.
+pub(super) struct SharedPosts {
+    /// # Invariants
+    ///
+    /// 0. The queue is alive while `right` is there.
+    raw: ObjectPtr<sys::ibv_srq>,
+    /// 1. The function of the queue's provider.
+    verb: PostShared,
+    /// `None` once nothing more is posted.
+    right: Option<PostRight>,
+}
+
+impl SharedPosts {
+    pub(super) fn new(end: PostEnd<sys::ibv_srq, PostShared>) -> Self {
+        let (raw, verb, right, _) = end.into_parts();
+        Self { raw, verb, right: Some(right) }
+    }
+
+    /// Whether receives may be posted.
+    #[inline(always)]
+    pub(super) fn may_post(&self) -> bool {
+        self.right.is_some()
+    }
+
+    /// Gives up the right: nothing more is posted, unless it [comes back](Self::give_back).
+    pub(super) fn give_up(&mut self) -> Option<PostRight> {
+        self.right.take()
+    }
+
+    pub(super) fn give_back(&mut self, right: Option<PostRight>) {
+        self.right = right;
+    }
+
+    /// Posts a receive into all of `buffer`. The slab gets the buffer first. On failure, also returns whether `bad_wr`
+    /// points to the request. The caller has checked [`may_post`](Self::may_post).
+    #[inline(always)]
+    pub(super) fn post<B>(
+        &mut self,
+        vacancy: Vacancy<'_, Entry>,
+        buffer: Buffer<B>,
+    ) -> (WorkId, Result<(), (VerbError, bool)>) {
+        let verb = "ibv_post_srq_recv";
+        let sg_list = buffer.part().whole_element();
+        // An element of length 0 means 2^31 bytes to some devices.
+        let num_sge = i32::from(buffer.capacity() != 0);
+        let id = vacancy.fill(Entry::unique(Operation::Receive, buffer));
+        if !self.may_post() {
+            return (id, Err((VerbError::new(verb, libc::EIO), true)));
+        }
+        let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue is alive, since the right is there (0). Nobody else posts (`&mut`), and the slab owns the
+        // buffer.
+        let result = unsafe { (self.verb)(self.raw.0.as_ptr(), &mut wr, &mut bad) };
+        if result == 0 && bad.is_null() {
+            return (id, Ok(()));
+        }
+        let errno = if result == 0 { libc::EINVAL } else { result.wrapping_abs() };
+        (id, Err((VerbError::new(verb, errno), ptr::eq(bad, &wr))))
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! A batch opens its session with its first request, a `post_all` at its beginning. The session is closed where the
 //! doorbell rings. Each request goes into the session when it is posted, and its entry is written to the ledger without
-//! being published. (To keep the requests and replay them at the doorbell costs almost half as much again.) While the
-//! session is open, the provider holds the lock of the send queue and code of the program runs.
+//! being published. (Keeping the requests and replaying them at the doorbell would cost almost half as much again.)
+//! While the session is open, the provider holds the lock of the send queue, and code of the program may run.
 //!
 //! ASSUMPTION: no request of a session is executed before `ibv_wr_complete` (`ibv_wr_post(3)`, USAGE). If that call
-//! fails, nothing is certain: the page says that the whole session is aborted, but rxe fails after it has queued all of
-//! it.
+//! fails, nothing is certain: the page says that the whole session is aborted, but rxe queues the whole session and
+//! then fails.
 #![allow(unsafe_code, reason = "calls the functions of `ibv_wr_*`")]
 
 use super::request::{Accepted, Action, Postable, SIGNALED};
@@ -29,7 +29,7 @@ pub(crate) struct Sessions {
     raw: NonNull<ibv_qp_ex>,
 }
 
-/// Whether the provider filled every function that requests on a pair of transport `kind` call.
+/// Whether the provider set every function pointer that requests on a pair of transport `kind` use.
 pub(crate) fn has_all_functions(qp: &ibv_qp_ex, kind: ibv_qp_type, posting: Posting) -> bool {
     let writes = || qp.wr_rdma_write.is_some() && qp.wr_rdma_write_imm.is_some();
     let reads = || qp.wr_rdma_read.is_some() && qp.wr_atomic_cmp_swp.is_some() && qp.wr_atomic_fetch_add.is_some();
@@ -110,7 +110,7 @@ impl Session {
         let qp = self.raw.as_ptr();
         let is_value = matches!(action.operation, Operation::AtomicWrite);
         if let (Data::Inline(_), 1.., false) = (data, length, is_value) {
-            // The manual page asks only for the setter, but rxe also checks the flag.
+            // The manual page requires only the setter, but rxe also checks the flag.
             flags |= ibv_send_flags::IBV_SEND_INLINE.0;
         }
         let Action { rkey, remote_addr, immediate_be, compare_add, swap, .. } = action;
@@ -146,7 +146,7 @@ impl Session {
             Data::Registered(part) => {
                 // SAFETY: the descriptor is alive, since the ledger owns it (caller).
                 let part = unsafe { part.as_ref() };
-                // This is the length of the request: the bytes that are filled, or that count as filled from here on.
+                // The length of the request: the filled bytes, or what was just set if the request fills the buffer.
                 let length = part.message();
                 // SAFETY: the pair has this function (0).
                 unsafe { verbs::ibv_wr_set_sge(qp, part.lkey(), part.device_addr(), length) };
@@ -164,7 +164,7 @@ impl Session {
         }
     }
 
-    /// Gives the newest request no elements: an element of length 0 means 2^31 bytes to some devices.
+    /// Leaves the newest request without elements: an element of length 0 means 2^31 bytes to some devices.
     #[cold]
     fn add_nothing(&mut self) {
         // SAFETY: the pair has this function (0), and the list has no elements.
@@ -182,8 +182,8 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Splits a request: into this for the device, and into an entry for the ledger. Signals the request if it is the
-    /// `last`, which takes the queue's last free slot.
+    /// Splits a request into the device's part and the entry for the ledger. `last`: the request takes the queue's last
+    /// free slot, so it is signalled.
     #[inline(always)]
     pub(super) fn of<const PLAIN: bool, B, M: Postable<B>>(request: Accepted<M, PLAIN>, last: bool) -> (Self, Entry) {
         let to = request.recipient().map(|to| RawTo {
@@ -202,7 +202,7 @@ impl Call {
 /// The place of a request's bytes.
 #[derive(Clone, Copy)]
 enum Data {
-    /// In one buffer. Its descriptor is read late: until then it takes one register.
+    /// In one buffer. Its descriptor is read late: until then the request takes only one register for it.
     Registered(NonNull<Descriptor>),
     List {
         elements: *const sys::ibv_sge,

@@ -3,22 +3,23 @@
 //! ASSUMPTION: where the provider has `Shared`, an `ibv_destroy_srq` that returns 0 has ended every access of the
 //! device through the queue's receives. Where the provider has `refusal_is_sure`, a post that fails and points `bad_wr`
 //! at its request has not queued that request. (`provider/reviewed.rs`)
-#![allow(unsafe_code, reason = "calls the provider's post function")]
+#![forbid(unsafe_code)]
 
-use super::{Entry, MAX_SLOTS, Operation, PostError, Quiescent, SharedLedger, SlabPoster, WorkId, slab};
+use super::raw_post::SharedPosts;
+use super::{Entry, MAX_SLOTS, PostError, SharedLedger, SlabPoster, WorkId, slab};
 use crate::device::SharedReceiveQueueId;
 use crate::device::objects::Object;
 use crate::domain::DomainInner;
 use crate::memory::Buffer;
-use crate::provider::handles::{self, ObjectPtr};
-use crate::sys::{self, ibv_srq_attr_mask as Mask, inline::PostShared};
+use crate::provider::handles::{self, PostRight};
+use crate::sys::{self, ibv_srq_attr_mask as Mask};
 use crate::verb_error::{VerbError, note_leak};
+use std::mem;
 use std::sync::Arc;
-use std::{mem, ptr};
 
 /// A shared receive queue. The handle that posts and all pairs of the queue keep this alive.
 pub(crate) struct SharedCore {
-    /// The device's queue. The handles of queue pairs hold it too, but each of them ends before its pair's reference to
+    /// The device's queue. The handles of queue pairs hold it too, but a pair drops its handle before its reference to
     /// this.
     handle: Arc<handles::SharedQueue>,
     pub(crate) id: SharedReceiveQueueId,
@@ -28,35 +29,35 @@ pub(crate) struct SharedCore {
 
 /// The one handle that posts to a shared receive queue.
 pub(crate) struct SharedPoster {
-    /// # Invariants
-    ///
-    /// 0. The pointer of the core's queue, copied so that a post touches no other cache line.
-    raw: ObjectPtr<sys::ibv_srq>,
-    verb: PostShared,
+    /// Posts nothing more once the queue is no longer alive, or after a post that may be half done.
+    posts: SharedPosts,
     pub(crate) poster: SlabPoster<Entry>,
-    /// 1. Set once the queue is no longer alive, or after a post that may be half done. Then nothing more is posted.
-    broken: bool,
+    /// Its queue ends only after `posts` has given up its right, so this is dropped after `posts`.
     core: Arc<SharedCore>,
 }
 
 impl SharedPoster {
     /// Creates a queue for `receives` receives in flight, with a ledger of `slots` slots.
     pub(crate) fn create(domain: &Arc<DomainInner>, receives: u32, slots: u32) -> Result<Self, VerbError> {
-        let verb = domain.context.functions().post_srq_recv;
-        let verb = verb.ok_or(VerbError::new("ibv_create_srq", libc::EOPNOTSUPP))?;
+        let unsupported = VerbError::new("ibv_create_srq", libc::EOPNOTSUPP);
+        if domain.context.functions().post_srq_recv.is_none() {
+            return Err(unsupported);
+        }
         let number = domain.numbers.take(MAX_SLOTS).ok_or(VerbError::new("ibv_create_srq", libc::ENOMEM))?;
         let asked = sys::ibv_srq_attr { max_wr: receives, max_sge: 1, srq_limit: 0 };
-        let (handle, granted) = handles::SharedQueue::create(domain.handle(), asked)?;
-        let (raw, id) = (ObjectPtr(handle.raw()), SharedReceiveQueueId::fresh());
+        let (mut handle, granted) = handles::SharedQueue::create(domain.handle(), asked)?;
+        let end = handle.post_end().ok_or(unsupported)?;
+        let id = SharedReceiveQueueId::fresh();
         domain.context.objects.note(handle.address(), Object::SharedReceiveQueue(id));
         let poster = slab(number, slots, receives);
         let ledger = SharedLedger::clone(&poster.slab);
         let core = Arc::new(SharedCore { handle: Arc::new(handle), id, ledger, domain: Arc::clone(domain) });
+        let this = Self { posts: SharedPosts::new(end), poster, core };
         if granted.max_wr < receives || granted.max_sge < 1 {
-            // This return drops the core, which destroys the queue.
+            // This return drops the right to post, and then the core, which destroys the queue.
             return Err(VerbError::new("ibv_create_srq", libc::ENOMEM));
         }
-        Ok(Self { raw, verb, poster, broken: false, core })
+        Ok(this)
     }
 
     pub(crate) fn core(&self) -> &Arc<SharedCore> {
@@ -64,35 +65,25 @@ impl SharedPoster {
     }
 
     pub(crate) fn is_broken(&self) -> bool {
-        self.broken
+        !self.posts.may_post()
     }
 
     /// Refuses all later posts.
     pub(crate) fn break_down(&mut self) {
-        self.broken = true;
+        drop(self.posts.give_up());
     }
 
     /// Posts a receive into all of `buffer`, unless the queue is broken.
     #[inline]
     pub(crate) fn post<B>(&mut self, buffer: Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>> {
-        if self.broken {
+        if self.is_broken() {
             return Err(PostError::Broken { request: buffer, first_failure: None });
         }
         let Some(vacancy) = self.poster.vacancy() else { return Err(PostError::QueueFull(buffer)) };
-        let sg_list = buffer.part().whole_element();
-        // An element of length 0 means 2^31 bytes to some devices.
-        let num_sge = i32::from(buffer.capacity() != 0);
-        let id = vacancy.fill(Entry::unique(Operation::Receive, buffer));
-        let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge };
-        let mut bad = ptr::null_mut();
-        // SAFETY: the queue is alive, since it is not broken (1). Nobody else posts (`&mut`), and the slab owns the
-        // buffer.
-        let result = unsafe { (self.verb)(self.raw.0.as_ptr(), &mut wr, &mut bad) };
-        if result == 0 && bad.is_null() {
-            return Ok(id);
+        match self.posts.post(vacancy, buffer) {
+            (id, Ok(())) => Ok(id),
+            (id, Err((source, is_named))) => Err(self.refused(is_named, id, source)),
         }
-        let errno = if result == 0 { libc::EINVAL } else { result.wrapping_abs() };
-        Err(self.refused(ptr::eq(bad, &wr), id, VerbError::new("ibv_post_srq_recv", errno)))
     }
 
     /// The error of a post that failed. `is_named`: `bad_wr` points to the request.
@@ -115,14 +106,17 @@ impl SharedPoster {
 
     /// Destroys the queue, if no pair receives from it.
     pub(crate) fn destroy(&mut self) -> Result<(), VerbError> {
+        let right = self.posts.give_up();
         // If this is the only reference, no pair receives from the queue.
         let ended = match Arc::get_mut(&mut self.core) {
-            Some(core) => core.destroy(),
-            None => Err(VerbError::new("ibv_destroy_srq", libc::EBUSY)),
+            Some(core) => core.destroy(right),
+            None => Err((VerbError::new("ibv_destroy_srq", libc::EBUSY), right)),
         };
-        // Nothing is posted to a queue that has ended, or that a failed destroy may have left half-destroyed.
-        self.broken |= !self.core.handle.is_alive();
-        ended
+        ended.map_err(|(error, right)| {
+            // Nothing is posted to a queue that a failed destroy may have left half-destroyed.
+            self.posts.give_back(right.filter(|_| self.core.handle.is_alive()));
+            error
+        })
     }
 }
 
@@ -145,33 +139,36 @@ impl SharedCore {
         self.handle.query()
     }
 
-    /// Destroys the queue. Receives in flight stay in the ledger, which is kept by completion queues that may have
-    /// completions of them. If the provider failed and may have left the queue half-destroyed, no verb uses it any
-    /// more.
-    fn destroy(&mut self) -> Result<(), VerbError> {
+    /// Destroys the queue. Receives in flight stay in the ledger. Completion queues that may have their completions
+    /// hold the ledger. If the provider failed and may have left the queue half-destroyed, no verb uses it any more.
+    ///
+    /// `right` is the right to post; `None` if it was given up. The right comes back if the queue is not destroyed.
+    fn destroy(&mut self, right: Option<PostRight>) -> Result<(), (VerbError, Option<PostRight>)> {
         let verb = "ibv_destroy_srq";
-        self.alive(verb)?;
         let context = &self.domain.context;
-        // No pair uses the queue: each pair has a reference to this, and the pair's handle ends before that reference.
-        let handle = Arc::get_mut(&mut self.handle).ok_or(VerbError::new(verb, libc::EBUSY))?;
-        let ended = context.objects.end(handle.address(), || handle.end());
-        if ended.is_ok() {
-            // SAFETY: the queue of this ledger was destroyed just now; see the assumption at the top of this file.
-            self.ledger.end(&unsafe { Quiescent::new() });
-        } else if !context.promises().destroy_may_be_retried {
-            handle.give_up();
+        if let Err(error) = self.alive(verb) {
+            return Err((error, right));
         }
-        ended
+        // No pair uses the queue: each pair has a reference to this, and the pair's handle ends before that reference.
+        let Some(handle) = Arc::get_mut(&mut self.handle) else {
+            return Err((VerbError::new(verb, libc::EBUSY), right));
+        };
+        let ended = context.objects.end(handle.address(), || handle.destroy(right));
+        ended.map(|quiescent| self.ledger.end(&quiescent)).inspect_err(|_| {
+            if !context.promises().destroy_may_be_retried {
+                handle.give_up();
+            }
+        })
     }
 }
 
 impl Drop for SharedCore {
     fn drop(&mut self) {
-        // Receives in flight stay in the ledger, which is kept by completion queues that may have completions of them.
+        // Receives in flight stay in the ledger. Completion queues that may have their completions hold the ledger.
         if self.ledger.has_ended() {
             return;
         }
-        if let Err(error) = self.destroy() {
+        if let Err((error, _)) = self.destroy(None) {
             note_leak("a shared receive queue", error);
             // The device may still use the receives in flight, so nothing that it needs is freed.
             mem::forget(SharedLedger::clone(&self.ledger));

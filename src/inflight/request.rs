@@ -41,8 +41,8 @@ mod sealed {
         fn bytes(&self, _: Key) -> &[u8] {
             &[]
         }
-        /// Whether all of it, including the recipient, belongs to `domain`. Called only for brands that are checked at
-        /// run time.
+        /// Whether the memory and the recipient belong to `domain`. Called only for brands that are checked at run
+        /// time.
         fn is_of(&self, domain: DomainId, key: Key) -> bool;
         /// The recipient of a datagram.
         fn recipient(&self, _: Key) -> Option<To<'_>> {
@@ -277,11 +277,11 @@ impl Action {
 /// The limits of a queue pair's requests.
 #[derive(Clone, Copy)]
 pub(crate) struct PostLimits {
-    /// Bytes of an inline request.
+    /// The most bytes of an inline request.
     pub(crate) inline_bytes: u16,
-    /// Bytes of a datagram. An MTU is at most 4096, so `u16` is wide enough.
+    /// The most bytes of a datagram. An MTU is at most 4096, so `u16` is wide enough.
     pub(crate) datagram_bytes: u16,
-    /// Buffers of a list.
+    /// The most buffers of a list.
     pub(crate) elements: u16,
     /// How requests are handed to the device. It also says whether atomic writes are allowed.
     pub(crate) posting: Posting,
@@ -294,11 +294,11 @@ static_assertions::assert_eq_size!(PostLimits, u64);
 impl PostLimits {
     /// Set if windows are barriers on this device: the end of a window ends all access through it.
     pub(crate) const BARRIER: u8 = 1;
-    /// Set if the pair may have reads and atomics outstanding. On a pair that may not, some devices would never finish
-    /// a read, nor any request behind it.
+    /// Set if the pair may have reads outstanding. On other pairs some devices would never finish a read, nor any
+    /// request behind it.
     pub(crate) const READS: u8 = 2;
 
-    /// Set if the pair may have atomics outstanding: where [`READS`](Self::READS) is set, but not on iWARP.
+    /// Set if the pair may have atomics outstanding: set together with [`READS`](Self::READS), but not on iWARP.
     const ATOMICS: u8 = 4;
     /// Set if the device is one for iWARP, which has neither atomics nor immediates.
     pub(crate) const IWARP: u8 = 8;
@@ -349,8 +349,8 @@ pub(super) struct Accepted<M, const PLAIN: bool> {
     action: Action,
     /// # Invariants
     ///
-    /// 0. How many bytes this action moves from or to this memory. The memory has that many bytes, and so has the
-    ///    peer's. If the request is plain, the length is not 0.
+    /// 0. How many bytes this action moves from or to this memory. Both this memory and the peer's have that many
+    ///    bytes. If the request is plain, the length is not 0.
     length: u32,
 }
 

@@ -19,13 +19,13 @@
 //! to the current head.
 //!
 //! When the slab is dropped, values still in flight are dropped if the queue [ended](Slab::end), and leaked otherwise.
-#![allow(unsafe_code, reason = "cells that change owners")]
+#![forbid(unsafe_code)]
 
 use super::Quiescent;
-use super::cell::Cell;
+use super::cell::{FillRight, TicketCell};
 use super::work_id::{COUNTS, MAX_SHARED, WorkId};
 use crate::domain::Number;
-use crate::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering};
 use std::fmt;
 
 /// The values in flight on one shared receive queue.
@@ -37,35 +37,28 @@ pub(crate) struct Slab<T> {
     /// The number of the queue in its domain. Dropping the slab frees the number: by then nobody can look the queue up
     /// by it.
     number: Number,
-    /// The list of slots that came back since the poster last took the list: its head, or [`NONE`].
+    /// The head of the list of slots that came back since the poster last took that list, or [`NONE`].
     returned: Line<AtomicU32>,
-    /// The queue is gone: the device is done with all values, and nothing more is posted.
+    /// Whether the queue is gone: the device is done with all values, and nothing more is posted.
     ended: AtomicBool,
 }
 
-/// The ledger of a shared receive queue. A completion queue holds it for as long as completions of that queue may be in
-/// there.
+/// The ledger of a shared receive queue. Each completion queue that may have completions of the shared queue holds
+/// this.
 pub(crate) type SharedLedger = Arc<Slab<super::Entry>>;
 
 #[repr(align(64))]
 struct Line<T>(T);
 
 struct Slot<T> {
-    /// # Invariants
-    ///
-    /// 0. The ticket times 2, plus 1 if a value is in flight. Only the poster changes the state of a free slot. A value
-    ///    in flight is taken by a compare-exchange of the state.
-    state: AtomicU64,
     /// The next slot in the same list, or [`NONE`]. A slot is in at most one list.
     next: AtomicU32,
-    /// 1. Holds a value while the slot is in flight. The value belongs to the thread whose compare-exchange takes it
-    ///    (0); the cell of a free slot belongs to the poster.
-    value: Cell<T>,
+    /// The value, and the state of the slot: its ticket, and whether it is in flight.
+    cell: TicketCell<T>,
 }
 
 /// The end of a list.
 const NONE: u32 = u32::MAX;
-const IN_FLIGHT: u64 = 1;
 
 impl<T> Slab<T> {
     /// Takes out the value of the request with this id, which has completed or was never handed to the device. `None`
@@ -78,7 +71,8 @@ impl<T> Slab<T> {
         if number != self.number.get() {
             return None;
         }
-        let value = slot.take(ticket, self.stride)?;
+        // `give_back` orders this take before the poster's next write to the cell.
+        let value = slot.cell.take(ticket, self.stride)?;
         self.give_back(slot, index as u32);
         Some(value)
     }
@@ -112,18 +106,21 @@ impl<T> Slab<T> {
     }
 
     /// Takes out the values in flight on a queue that [ended](Self::end); takes none out on any other queue. If a
-    /// poller takes a value at the same time, the poller gets it.
+    /// poller takes a value at the same time, the poller gets it. A poller that comes too late, because the values were
+    /// taken here, also sees that the queue has ended.
     pub(crate) fn take_all(&self) -> impl Iterator<Item = T> {
         let slots: &[_] = if self.has_ended() { &self.slots } else { &[] };
-        slots.iter().filter_map(|slot| {
-            let state = slot.state.load(Ordering::Relaxed);
-            if state & IN_FLIGHT == 0 { None } else { slot.take(state >> 1, self.stride) }
-        })
+        slots.iter().filter_map(|slot| slot.cell.take_any(self.stride))
     }
 
     /// How many values are in flight. It reads every slot.
     pub(crate) fn in_flight(&self) -> u32 {
-        self.slots.iter().map(|slot| (slot.state.load(Ordering::Relaxed) & IN_FLIGHT) as u32).sum()
+        self.slots.iter().map(|slot| u32::from(slot.cell.is_in_flight())).sum()
+    }
+
+    /// The number of the queue in its domain.
+    pub(crate) fn number(&self) -> u32 {
+        self.number.get()
     }
 
     /// How many slots there are.
@@ -132,26 +129,11 @@ impl<T> Slab<T> {
     }
 }
 
-impl<T> Slot<T> {
-    #[inline]
-    fn take(&self, ticket: u64, stride: u64) -> Option<T> {
-        let after = ((ticket + stride) % COUNTS) << 1;
-        let in_flight = ticket << 1 | IN_FLIGHT;
-        // Acquire on success: this thread sees the value. (The returned list orders the poster's next write to the
-        // cell.) Release on success pairs with acquire on failure: a poller that comes too late, because the queue has
-        // ended and its values were taken, also sees that the queue has ended.
-        let taken = self.state.compare_exchange(in_flight, after, Ordering::AcqRel, Ordering::Acquire);
-        // SAFETY: the slot was in flight, so it holds a value. The exchange succeeded, so this thread owns the value
-        // (1).
-        taken.ok().map(|_| unsafe { self.value.take() })
-    }
-}
-
 impl<T> Drop for Slab<T> {
     fn drop(&mut self) {
         // The next queue with this number begins after all tickets of this one, so that no id is used twice.
         let first = self.number.next;
-        let used = |slot: &Slot<T>| (slot.state.load(Ordering::Relaxed) >> 1).wrapping_sub(first) % COUNTS;
+        let used = |slot: &Slot<T>| slot.cell.ticket().wrapping_sub(first) % COUNTS;
         let most = self.slots.iter().map(used).max().unwrap_or(0);
         self.number.next = (first + most + 1) % COUNTS;
         self.take_all().for_each(drop);
@@ -171,20 +153,19 @@ pub(crate) fn slab<T>(number: Number, slots: u32, depth: u32) -> SlabPoster<T> {
     let stride = u64::from(slots.next_power_of_two());
     let first = number.next.next_multiple_of(stride) % COUNTS;
     // The slots form two lists: those in use, and the reserve.
-    let slot = |index| Slot {
-        state: AtomicU64::new((first + u64::from(index)) << 1),
-        next: AtomicU32::new(if index + 1 == depth || index + 1 == slots { NONE } else { index + 1 }),
-        value: Cell::new(),
-    };
+    let mut nexts = (1..=slots).map(|next| if next == depth || next == slots { NONE } else { next });
+    let tickets = (0..slots).map(|index| first + u64::from(index));
+    let (right, slots_and_cells) =
+        FillRight::with_cells(tickets, |cell| Slot { next: AtomicU32::new(nexts.next().unwrap_or(NONE)), cell });
     let slab = Slab {
-        slots: (0..slots).map(slot).collect(),
+        slots: slots_and_cells,
         stride,
         number,
         returned: Line(AtomicU32::new(NONE)),
         ended: AtomicBool::new(false),
     };
     let reserve = if depth == slots { NONE } else { depth };
-    SlabPoster { slab: Arc::new(slab), free: 0, depth, reserve }
+    SlabPoster { slab: Arc::new(slab), free: 0, depth, reserve, right }
 }
 
 /// The posting end of a slab.
@@ -196,6 +177,7 @@ pub(crate) struct SlabPoster<T> {
     depth: u32,
     /// The first slot that is not in use, or [`NONE`].
     reserve: u32,
+    right: FillRight,
 }
 
 impl<T> SlabPoster<T> {
@@ -212,7 +194,7 @@ impl<T> SlabPoster<T> {
             self.free = self.slab.returned.0.swap(NONE, Ordering::Acquire);
         }
         let slot = self.slab.slots.get(self.free as usize)?;
-        Some(Vacancy { free: &mut self.free, slot, number: self.slab.number.get() })
+        Some(Vacancy { free: &mut self.free, slot, number: self.slab.number.get(), right: &mut self.right })
     }
 
     /// Puts a value in; a full slab gives it back.
@@ -242,7 +224,7 @@ impl<T> SlabPoster<T> {
         let before = self.depth;
         while self.depth > depth {
             let reserve = self.reserve;
-            let Some((index, slot)) = self.vacancy().map(Vacancy::withhold) else { break };
+            let Some((index, Vacancy { slot, .. })) = self.vacancy().map(Vacancy::withhold) else { break };
             slot.next.store(reserve, Ordering::Relaxed);
             self.reserve = index;
             self.depth -= 1;
@@ -255,36 +237,31 @@ impl<T> SlabPoster<T> {
     }
 }
 
-/// The first free slot of the list. If it is dropped, the slot stays free.
+/// The first free slot of the list. If this is dropped, the slot stays free.
 pub(crate) struct Vacancy<'p, T> {
-    /// The head of the poster's list: the index of this slot. While the slot is in the list, only the poster touches it
-    /// (slot 1).
+    /// The head of the poster's list: the index of this slot. A slot in that list is free.
     free: &'p mut u32,
     slot: &'p Slot<T>,
     number: u32,
+    right: &'p mut FillRight,
 }
 
 impl<'p, T> Vacancy<'p, T> {
     /// Puts a value into the slot. From here on the value belongs to the device.
     #[inline]
     pub(crate) fn fill(self, value: T) -> WorkId {
-        let number = self.number;
-        let (_, slot) = self.withhold();
-        // SAFETY: the slot is free, so the cell is empty and belongs to the poster (1). The thread that emptied the
-        // cell returned the slot with release, and the poster took it with acquire.
-        unsafe { slot.value.put(value) };
-        let ticket = slot.state.load(Ordering::Relaxed) >> 1;
-        // The state is stored before the verb is called: the completion may be polled before the verb returns.
-        slot.state.store(ticket << 1 | IN_FLIGHT, Ordering::Release);
-        WorkId::shared(number, ticket)
+        let (_, Self { slot, number, right, .. }) = self.withhold();
+        // The cell is filled before the verb is called: the completion may be polled before the verb returns. (The
+        // thread that emptied the cell returned the slot with release, and the poster took it with acquire.)
+        WorkId::shared(number, slot.cell.fill(right, value))
     }
 
     /// Takes the slot off the list without filling it.
     #[inline]
-    fn withhold(self) -> (u32, &'p Slot<T>) {
+    fn withhold(self) -> (u32, Self) {
         let index = *self.free;
         *self.free = self.slot.next.load(Ordering::Relaxed);
-        (index, self.slot)
+        (index, self)
     }
 }
 

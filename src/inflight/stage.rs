@@ -3,20 +3,19 @@
 //! The members of a request are [`Cell`]s: the requests of a stage point to each other, so shared references to all of
 //! them exist at once. Members that the provider does not always read are `MaybeUninit`, so that they need not be
 //! initialized.
-#![allow(unsafe_code, reason = "lends what a thread has")]
+#![forbid(unsafe_code)]
 
+use super::cell::with_local;
 use super::request::{Accepted, Postable, SIGNALED};
 use super::{Entry, Operation, QueueKind, WorkId};
 use crate::seal::KEY;
 use crate::sys::{self, ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
-use std::marker::PhantomData;
 use std::mem::{MaybeUninit, offset_of};
-use std::ops::Range;
 use std::ptr;
 
-/// How many requests a batch hands to the device at once.
+/// The most requests that a batch hands to the device at once.
 pub(crate) const STAGED: usize = 32;
 
 type Immediate = sys::ibv_send_wr__bindgen_ty_1;
@@ -93,10 +92,10 @@ impl Staged {
         ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Splits a request: into this for the device, and into an entry for the ledger. Signals the request if it is the
-    /// `last`, which takes the queue's last free slot.
+    /// Splits a request: writes the device's part into `self`, and returns the entry for the ledger. `last`: the
+    /// request takes the queue's last free slot, so it is signalled.
     ///
-    /// An inline request points to its element in this.
+    /// An inline request points to the element in `self`.
     #[inline(always)]
     pub(super) fn fill<const PLAIN: bool, B, M: Postable<B>>(
         &self,
@@ -190,7 +189,7 @@ impl Staged {
     }
 }
 
-/// Restores the filled length of memory that a request was to fill. The request was not posted.
+/// Restores the filled length of memory that a request would have filled. The request was not posted.
 #[cold]
 pub(super) fn undo_fill(entry: &Entry, filled_before: usize) {
     if !entry.operation(QueueKind::Send).fills() {
@@ -209,7 +208,7 @@ pub(super) struct Slot {
     /// See [`Taken::filled_before`].
     filled_before: Cell<usize>,
 }
-// A pointer to a slot is one to its request.
+// A pointer to a slot is also a pointer to its request.
 const _: () = assert!(offset_of!(Slot, staged) == 0);
 
 impl Slot {
@@ -246,70 +245,8 @@ impl Slot {
     }
 }
 
-/// A cursor over contiguous slots. (It is a slice iterator with one more method: a loop that takes slots which are
-/// known to exist need not keep the end in a register.)
-#[derive(Clone, Copy)]
-pub(super) struct Slots<'s> {
-    /// # Invariants
-    ///
-    /// 0. From `next` to before `end` are slots that live for `'s`.
-    next: *const Slot,
-    end: *const Slot,
-    stage: PhantomData<&'s Slot>,
-}
-
-impl<'s> Slots<'s> {
-    #[inline(always)]
-    pub(super) fn of(slots: &'s [Slot]) -> Self {
-        let Range { start: next, end } = slots.as_ptr_range();
-        Self { next, end, stage: PhantomData }
-    }
-
-    /// How many slots are left.
-    #[inline(always)]
-    pub(super) fn len(&self) -> usize {
-        (self.end.addr() - self.next.addr()) / size_of::<Slot>()
-    }
-
-    #[inline(always)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.next == self.end
-    }
-
-    /// The next slot.
-    #[inline(always)]
-    pub(super) fn next(&mut self) -> Option<&'s Slot> {
-        if self.is_empty() {
-            return None;
-        }
-        // SAFETY: `next` is before `end`, since a slot is left.
-        let slot = unsafe { self.peek() };
-        // SAFETY: `next` is before `end`, since a slot is left.
-        unsafe { self.pass() };
-        Some(slot)
-    }
-
-    /// The next slot, which stays the next one until it is [passed](Self::pass).
-    ///
-    /// # Safety
-    ///
-    /// A slot is left: `next` is before `end`.
-    #[inline(always)]
-    pub(super) unsafe fn peek(&self) -> &'s Slot {
-        // SAFETY: `next` is before `end` (caller), so it points to a slot that lives for `'s` (0).
-        unsafe { &*self.next }
-    }
-
-    /// Goes on to the slot after the next one.
-    ///
-    /// # Safety
-    ///
-    /// A slot is left: `next` is before `end`.
-    #[inline(always)]
-    pub(super) unsafe fn pass(&mut self) {
-        self.next = self.next.wrapping_add(1);
-    }
-}
+/// The next slots of a stage, in order.
+pub(super) type Slots<'s> = std::slice::Iter<'s, Slot>;
 
 /// The slots for the requests of a batch. Each request is linked to the next one.
 struct Stage([Slot; STAGED]);
@@ -327,13 +264,12 @@ impl Stage {
     }
 }
 
-/// The first requests of a stage, as a list of their own: the last one is not linked to the next slot until this is
-/// dropped.
+/// The first requests of a stage, as a list. While this exists, the last of them is not linked to the next slot.
 pub(super) struct Chain<'s> {
     first: &'s Slot,
     last: &'s Slot,
-    /// The end of the last slot. It comes from all slots of the stage: a pointer from the last slot alone may not be
-    /// used to read the next one.
+    /// A pointer to the end of the last slot. It is derived from the slice of all slots: a pointer derived from the
+    /// last slot may not be used to read the next slot.
     after: *const Slot,
 }
 
@@ -372,7 +308,7 @@ enum Usage {
 type ThreadStage = (Cell<Usage>, Stage);
 
 thread_local! {
-    /// One stage serves all batches of a thread: so it is linked only once, and no queue pair has to keep one.
+    /// One stage serves all batches of a thread, so it is linked only once, and queue pairs need no stages.
     static THREAD_STAGE: ThreadStage = const { (Cell::new(Usage::Unlinked), Stage::new()) };
 }
 
@@ -386,20 +322,19 @@ impl Drop for RestoreUsage<'_> {
     }
 }
 
-/// Lends `f` a linked stage that nobody else uses: the stage of the thread, or a new one if another batch of the thread
-/// is using that.
+/// Lends `f` a linked stage that nobody else uses: the thread's stage, or a new one while another batch uses the
+/// thread's.
 #[inline(always)]
 pub(super) fn with_stage<R>(f: impl FnOnce(&[Slot]) -> R) -> R {
-    let of_thread: *const ThreadStage = THREAD_STAGE.with(ptr::from_ref);
-    // SAFETY: the pointer is to a thread-local of this thread, which lives longer than this call.
-    let (usage, of_thread) = unsafe { &*of_thread };
-    let mut spare = None;
-    let (stage, after) = match usage.replace(Usage::Taken) {
-        Usage::Free => (of_thread, Usage::Free),
-        before => linked(before, of_thread, &mut spare),
-    };
-    let _restore = RestoreUsage(usage, after);
-    f(&stage.0)
+    with_local(&THREAD_STAGE, |(usage, of_thread)| {
+        let mut spare = None;
+        let (stage, after) = match usage.replace(Usage::Taken) {
+            Usage::Free => (of_thread, Usage::Free),
+            before => linked(before, of_thread, &mut spare),
+        };
+        let _restore = RestoreUsage(usage, after);
+        f(&stage.0)
+    })
 }
 
 #[cold]

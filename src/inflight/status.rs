@@ -134,8 +134,8 @@ const UNKNOWN: Explained = explained(
     "",
     "a status that the specification does not name",
     Some(FaultSide::Device),
-    "a device newer than this library",
-    "the vendor's documents, with the vendor error",
+    "a device or a provider newer than this library, or a defect of theirs",
+    "the number in `enum ibv_wc_status` of `infiniband/verbs.h`, and the vendor error in the vendor's documents",
     "docs/failures.md#unknown",
 );
 
@@ -174,7 +174,8 @@ impl fmt::Display for Status {
 }
 
 statuses! {
-    /// A message longer than the receive buffer arrived here, or one longer than the device sends was posted.
+    /// A message arrived that is longer than the receive buffer, or this side posted one that is longer than the device
+    /// sends.
     #[doc(alias = "IBV_WC_LOC_LEN_ERR")]
     LocalLength = IBV_WC_LOC_LEN_ERR, Local,
         "local length error: the message does not fit",
@@ -196,7 +197,7 @@ statuses! {
         causes: "reliable datagrams, which this library does not have",
         check: "the provider's version",
         see: "docs/failures.md#local-eec-operation";
-    /// The memory of the request is not what its key stands for.
+    /// The key of the request does not cover its memory, or lacks the right.
     #[doc(alias = "IBV_WC_LOC_PROT_ERR")]
     LocalProtection = IBV_WC_LOC_PROT_ERR, Local,
         "local protection error: the memory of the request, its key or its rights do not fit",
@@ -240,7 +241,7 @@ statuses! {
                  differ",
         check: "the peer's receives, its `PeerRights`, its responder depth, and the MTU on both sides",
         see: "docs/failures.md#remote-invalid-request";
-    /// The peer's memory is not what the remote key stands for.
+    /// The remote key does not cover the peer's memory, or lacks the right.
     #[doc(alias = "IBV_WC_REM_ACCESS_ERR")]
     RemoteAccess = IBV_WC_REM_ACCESS_ERR, Remote,
         "remote access error: the peer's memory, its key or its rights do not allow it",
@@ -333,7 +334,7 @@ impl error::Error for Status {}
 mod tests {
     use super::*;
 
-    /// The table of `docs/failures.md`, from what the statuses say of themselves.
+    /// The table of `docs/failures.md`, made from the explanations of the statuses.
     fn table() -> String {
         let mut table = String::from(
             "| status | whose side | what happened | usual causes | what to check |\n|---|---|---|---|---|\n",
@@ -344,6 +345,9 @@ mod tests {
             let side = side.map(|side| side.to_string()).unwrap_or_default();
             table += &format!("| `{status:?}`{code} | {side} | {what} | {causes} | {check} |\n");
         }
+        let Explained { what, side, causes, check, .. } = UNKNOWN;
+        let side = side.map(|side| side.to_string()).unwrap_or_default();
+        table += &format!("| `Unknown`, any other number | {side} | {what} | {causes} | {check} |\n");
         table
     }
 

@@ -27,7 +27,8 @@ impl SendQueue {
         if self.sessions().is_some() {
             return Some(RequestFlaw::NotInSession);
         }
-        // This check comes before the pairs are compared by address: this pair may have the address of a destroyed one.
+        // This check comes before the comparison of pairs by address: this pair may have the address of a destroyed
+        // one.
         if window.has_ended() {
             return Some(RequestFlaw::WindowEnded);
         }

@@ -37,7 +37,7 @@ pub(crate) const MAX_SLOTS: u32 = 1 << SLOT_BITS;
 
 /// The most requests of one shared receive queue.
 pub(crate) const MAX_SHARED: u32 = 1 << 20;
-/// The count of an id is less than this; after that it wraps around.
+/// Counts of ids are less than this, and wrap around.
 pub(crate) const COUNTS: u64 = 1 << (u64::BITS - NAME_BITS);
 
 impl QueueKey {
@@ -88,9 +88,14 @@ impl WorkId {
         QueueKey((self.0 & (STEP - 1)) as u32)
     }
 
-    /// The count of the request in its slot. It goes on counting through all work queues that have had the slot.
+    /// The count of the request. The next work queue in the slot continues this count.
     pub(crate) fn count(self) -> u64 {
         self.0 >> NAME_BITS
+    }
+
+    /// The number of requests from `first` to before this one. Both are ids of one work queue.
+    pub(crate) fn count_since(self, first: Self) -> u64 {
+        self.count().wrapping_sub(first.count()) % COUNTS
     }
 
     /// The id of a shared receive. The number of its queue is in the place of the slot, and its ticket is in the place
@@ -112,6 +117,18 @@ impl WorkId {
     #[inline(always)]
     pub(crate) fn after(self, count: u32) -> Self {
         Self(after(self.0, count))
+    }
+
+    /// The id of the request that was posted `count` requests earlier.
+    #[cfg(feature = "aio")]
+    pub(crate) fn before(self, count: u32) -> Self {
+        Self(self.0.wrapping_sub(u64::from(count) * STEP))
+    }
+
+    /// Whether this id is older than `other`. Both name the same slot.
+    pub(crate) fn is_before(self, other: Self) -> bool {
+        let ahead = other.count().wrapping_sub(self.count()) & (COUNTS - 1);
+        ahead != 0 && ahead < COUNTS / 2
     }
 
     /// The low bits of the count.

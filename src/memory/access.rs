@@ -33,8 +33,8 @@ pub(super) fn name<A>() -> &'static str {
 ///
 /// [`RelaxedOrdering`](crate::access::RelaxedOrdering), [`OnDemand`](crate::access::OnDemand) and
 /// [`ZeroBased`](crate::access::ZeroBased) wrap a preset and change how the memory is registered:
-/// `OnDemand<RemoteRead>`. A peer does not see the wrapper: it reads the record of such a region as one of the preset,
-/// and [`RemoteRegion::restrict`](super::RemoteRegion::restrict) gives this side the same type.
+/// `OnDemand<RemoteRead>`. A peer does not see the wrapper: on its side, the record of such a region is a record of the
+/// preset. On this side, [`RemoteRegion::restrict`](super::RemoteRegion::restrict) turns it into the same type.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a set of access rights",
     label = "not access rights",

@@ -1,8 +1,9 @@
 //! The memory behind a region: its owner, taken apart for as long as a device may reach the bytes.
 //!
-//! A `Box`, a `Vec` or a `&mut` promises that nobody else writes the bytes behind it, and each move of one repeats that
-//! promise. A device breaks it. So the library stores none of them for registered memory: it takes the owner apart into
-//! a raw pointer with exposed provenance, and rebuilds the owner after deregistration.
+//! A `Box`, a `Vec` or a `&mut` promises that nobody else writes the bytes behind it, and each move of such an owner
+//! repeats that promise. A device that writes the bytes breaks it. So the library keeps no such owner while memory is
+//! registered: it takes the owner apart into a raw pointer with exposed provenance, and rebuilds the owner after
+//! deregistration.
 //!
 //! ```text
 //!   M ──TakenApart::of──▶ TakenApart<M> ──hold──▶ HeldOwner     (a device may use the bytes)
@@ -18,8 +19,8 @@ use std::os::fd::RawFd;
 use std::{fmt, mem, mem::ManuallyDrop, ptr, ptr::NonNull, sync::Mutex, sync::PoisonError};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Types that registered memory may hold: any bytes are a value (a device writes them), there is no padding (a device
-/// would send it), and no interior mutability.
+/// Types that registered memory may hold: any bytes are a value, because a device writes them; there is no padding,
+/// because a device would send it; and there is no interior mutability.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot live in memory that a device reads and writes",
     label = "not plain bytes",
@@ -31,7 +32,7 @@ pub trait Plain: FromBytes + IntoBytes + Immutable + Send + Sync + 'static {}
 #[diagnostic::do_not_recommend]
 impl<T: FromBytes + IntoBytes + Immutable + Send + Sync + 'static> Plain for T {}
 
-/// Types as which received bytes may be viewed: any bytes are a value, and there is no interior mutability.
+/// Types that received bytes may be viewed as: any bytes are a value, and there is no interior mutability.
 #[diagnostic::on_unimplemented(
     message = "bytes cannot be viewed as `{Self}`",
     label = "not plain bytes",
@@ -61,7 +62,7 @@ pub(super) mod sealed {
     pub trait Owner: Sized {
         /// The parts of the owner besides its bytes. Unlike a reference or a box, they claim none of the bytes.
         type Kept: Send + 'static;
-        /// The type as which the owner is rebuilt when nobody is left who knows `Self`. Usually it is `Self`.
+        /// The type to rebuild the owner as where the code no longer knows `Self`. Usually it is `Self`.
         type Freed: Owner<Kept = Self::Kept> + 'static;
         /// Takes the owner apart, without freeing anything.
         fn take_apart(self, key: super::Key) -> super::Parts<Self::Kept>;
@@ -80,10 +81,10 @@ use sealed::{Owner, Sealed};
 pub(super) struct Address(ObjectPtr<u8>);
 
 impl Address {
-    /// The address of bytes that a device may access from now on. A device accesses them by number.
+    /// The address of bytes that a device may access from now on. A device gets the address as an integer.
     pub(super) fn expose(first: *mut u8) -> Self {
         first.expose_provenance();
-        // A null pointer has no memory, so nothing is lost if a dangling one replaces it.
+        // No memory is behind a null pointer, so a dangling pointer may replace it.
         Self(ObjectPtr(NonNull::new(first).unwrap_or(NonNull::dangling())))
     }
 
@@ -109,7 +110,7 @@ impl Address {
     }
 }
 
-/// Memory of another driver: a descriptor of a dma-buf, and the offset of the memory in it.
+/// Memory of another driver: the descriptor of a dma-buf, and the offset of the memory inside the dma-buf.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Exported {
     pub(super) fd: RawFd,
@@ -124,7 +125,7 @@ pub struct Parts<K> {
     pub(super) first: *mut u8,
     pub(super) len_bytes: usize,
     pub(super) kept: K,
-    /// How many registrations of these bytes there are already, one around the other.
+    /// How many nested registrations these bytes have already.
     pub(super) depth: u8,
     /// `Some` for memory that is not mapped in this process. `kept` keeps the descriptor open.
     pub(super) exported: Option<Exported>,
@@ -181,12 +182,12 @@ impl<M: Owner> TakenApart<M> {
         self.len_bytes
     }
 
-    /// How many registrations of these bytes there are already, one around the other.
+    /// How many nested registrations these bytes have already.
     pub(super) fn depth(&self) -> u8 {
         self.depth
     }
 
-    /// The memory's descriptor, if the memory is not mapped in this process. It is open while this or the owner is
+    /// The dma-buf, if the memory is not mapped in this process. Its descriptor is open while this or the owner is
     /// kept.
     pub(super) fn exported(&self) -> Option<Exported> {
         self.exported
@@ -199,7 +200,7 @@ impl<M: Owner> fmt::Debug for TakenApart<M> {
     }
 }
 
-/// Parts of an owner of some type.
+/// The parts of an owner, whatever its type.
 trait AnyParts: Send {
     /// Rebuilds the owner and drops it.
     fn free(self: Box<Self>);
@@ -219,12 +220,12 @@ impl<M: Owner + 'static> AnyParts for TakenApart<M> {
 /// An owner that was taken apart, without its type, while a device may use the bytes. Dropping this leaks the owner.
 pub(super) struct HeldOwner {
     depth: u8,
-    /// Never locked: the mutex is there because parts are `Send` but not always `Sync`.
+    /// Never locked: the mutex makes this `Sync`, since parts are `Send` but not always `Sync`.
     parts: Mutex<Box<dyn AnyParts>>,
 }
 
 impl HeldOwner {
-    /// How many registrations of these bytes there were before, one around the other.
+    /// How many nested registrations these bytes had before this one.
     pub(super) fn depth(&self) -> u8 {
         self.depth
     }
@@ -248,7 +249,7 @@ impl ReleasedOwner {
         self.0.free();
     }
 
-    /// The parts with the type of the owner, if it is an `M`.
+    /// The parts, if they are those of an `M`.
     pub(super) fn into_parts<M: Owner>(self) -> Option<TakenApart<M>> {
         let parts = self.0.into_any().downcast::<TakenApart<M::Freed>>().ok()?;
         Some(parts.retype())

@@ -10,8 +10,8 @@ use std::ops::{Deref, DerefMut};
 /// A [`Buffer`] of a region that was registered as [`Windowed`](crate::access::Windowed), so that a window may be bound
 /// over it.
 ///
-/// Binding a window over it moves it into the [`BoundWindow`](crate::window::BoundWindow). Until then it is a buffer
-/// like any other.
+/// It is a buffer like any other until a window is bound over it: binding moves it into the
+/// [`BoundWindow`](crate::window::BoundWindow).
 pub struct Bindable<B> {
     /// # Invariants
     ///
@@ -51,7 +51,7 @@ impl<B> Bindable<B> {
         Self { buffer }
     }
 
-    /// A part that a window has given back. Windows are bound only over parts of such regions (0).
+    /// A part that a window has given back. Its region allows windows (0), because a window takes only such parts.
     pub(super) fn of_window(part: UniquePart) -> Self {
         Self { buffer: Buffer::new(part) }
     }
@@ -60,7 +60,7 @@ impl<B> Bindable<B> {
         self.buffer.into_part()
     }
 
-    /// Whether its region belongs to that domain.
+    /// Whether the buffer's region belongs to that domain.
     pub(crate) fn is_of(&self, domain: DomainId) -> bool {
         self.buffer.part().is_of(domain)
     }

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, KnownLayout};
 
 /// A part of a region of domain `B` that nobody but this program owns. One word.
 ///
-/// It has a capacity, and at the front a filled part: [`Deref`] gives the filled part, a send sends it, and a receive
+/// The filled part is at the front of its capacity: [`Deref`] gives the filled part, a send sends it, and a receive
 /// sets it. Posting moves the buffer away; the completion gives it back.
 ///
 /// The region is deregistered and freed when its last buffer is dropped.
@@ -55,7 +55,8 @@ impl<B> Buffer<B> {
         self.len() == 0
     }
 
-    /// Sets how many bytes are filled. Bytes that were not written since have their old values: zero, or older data.
+    /// Sets how many bytes are filled. The bytes themselves do not change: those that were not written are zero or
+    /// older data.
     ///
     /// # Errors
     ///
@@ -152,7 +153,7 @@ impl<B> Buffer<B> {
     /// so that their number is unknown.
     pub fn view_slice<T: Viewable>(&self) -> Result<&[T], ViewError> {
         let error = || ViewError::of::<T>(self);
-        // For a `T` of no bytes, `ref_from_bytes` would fail only in a full build, and not in `cargo check`.
+        // `ref_from_bytes` does not compile for a `T` of size 0, but only a full build notices that, not `cargo check`.
         let count = self.len().checked_div(mem::size_of::<T>()).ok_or_else(error)?;
         <[T]>::ref_from_bytes_with_elems(self, count).map_err(|_| error())
     }
@@ -196,7 +197,7 @@ impl<B> AsMut<[u8]> for Buffer<B> {
     }
 }
 
-/// A buffer can be registered once more, over all of its capacity and with rights of peers. Peers then reach these
+/// A buffer can be registered a second time, over all of its capacity, with rights for peers. Peers then reach these
 /// bytes of its region and no others.
 impl<B> Memory for Buffer<B> {}
 impl<B> Sealed for Buffer<B> {}
@@ -256,8 +257,29 @@ impl<B> SharedBuffer<B> {
         }
     }
 
-    /// A share of the bytes in `range`, which may be empty.
-    pub(crate) fn share_of(&self, range: Range<usize>) -> Result<Self, OutOfBounds> {
+    /// A share of the filled bytes in `range`, which may be empty.
+    ///
+    /// The slice keeps the whole share alive, so the share cannot become a unique buffer while the slice exists. The
+    /// slice itself never can.
+    ///
+    /// # Errors
+    ///
+    /// The range is not inside.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use interlock::Context;
+    /// interlock::domain! { struct Docs; }
+    /// let domain = Context::open("soft0")?.named_domain(Docs)?;
+    /// let mut text = domain.buffer(64)?;
+    /// text.write(b"head and body")?;
+    /// let text = text.share();
+    /// let head = text.slice(0..4)?;
+    /// assert_eq!(&head[..], b"head");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn slice(&self, range: Range<usize>) -> Result<Self, OutOfBounds> {
         let len_bytes = range.end.checked_sub(range.start).map_or(u64::MAX, |len_bytes| len_bytes as u64);
         let out_of_bounds = OutOfBounds { offset: range.start as u64, len_bytes, within: self.len() as u64 };
         self.part.part_of(range).map(Self::new).ok_or(out_of_bounds)
@@ -299,7 +321,7 @@ static_assertions::assert_not_impl_any!(Buffer<()>: Clone, Copy);
 pub struct NotUnique<P> {
     /// The share.
     pub share: P,
-    /// Why it cannot.
+    /// Why it cannot become a unique buffer.
     pub reason: NotUniqueReason,
 }
 
@@ -320,9 +342,9 @@ impl<P> fmt::Debug for NotUnique<P> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{len_bytes} bytes do not fit in a buffer of {capacity}")]
 pub struct TooLong {
-    /// What was asked for.
+    /// How many bytes were to be filled.
     pub len_bytes: usize,
-    /// What the buffer holds.
+    /// How many bytes fit.
     pub capacity: usize,
 }
 
@@ -354,9 +376,12 @@ impl<P> fmt::Debug for SplitError<P> {
     }
 }
 
-/// Two buffers are not adjacent in one region. Both come back.
+/// Two buffers are not adjacent in one region, or are different buffers of a pool. Both come back.
 #[derive(thiserror::Error)]
-#[error("the buffers are not adjacent in one region: the second must start where the first ends")]
+#[error(
+    "the buffers are not adjacent in one region: the second must start where the first ends, and different buffers of a \
+     pool are not joined"
+)]
 pub struct JoinError<P> {
     /// The one that should come first.
     pub left: P,
@@ -377,7 +402,7 @@ impl<P> fmt::Debug for JoinError<P> {
     }
 }
 
-/// Bytes whose length or alignment does not fit the type that was asked for.
+/// The length or the alignment of the bytes does not fit the type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{len_bytes} bytes at {address:#x} cannot be viewed as {wanted} (size {size}, alignment {align})")]
 pub struct ViewError {

@@ -54,7 +54,7 @@ pub enum RegisterFailure {
     /// The memory has no bytes.
     #[error("a memory region must have at least one byte")]
     Empty,
-    /// The buffer is registered too many times already, one registration around the other.
+    /// The buffer has too many nested registrations already.
     #[error("a buffer can be registered at most {most} times at once: deregister it first")]
     TooDeep {
         /// The limit.
@@ -71,7 +71,7 @@ pub enum RegisterFailure {
         /// Its length.
         len_bytes: usize,
     },
-    /// Memory that peers count from 0 must start on a page.
+    /// Memory that peers address from 0 on must start on a page.
     #[error(
         "memory registered as `ZeroBased` must start on a page of {page_bytes} bytes, not at {address:#x} (use `Pages`)"
     )]
@@ -92,7 +92,7 @@ pub enum RegisterFailure {
         /// What the device answered.
         source: VerbError,
     },
-    /// The rights are for requests that an iWARP device does not have.
+    /// The rights allow requests that an iWARP device does not have.
     #[error(transparent)]
     NotOnIwarp(NotOnIwarp),
     /// The system did not map the memory.
@@ -123,7 +123,8 @@ impl RegisterFailure {
             (libc::EOPNOTSUPP, "ibv_reg_dmabuf_mr") => {
                 Self::Unsupported { feature: "registration of a dma-buf", source }
             }
-            // Some kernels answer `EINVAL` to a flag that they do not know, so ask whether the device has the feature.
+            // Some kernels answer `EINVAL` to a flag that they do not know, so the device is asked whether it has the
+            // feature.
             (libc::EOPNOTSUPP | libc::EINVAL, _) if paging && !has_paging() => {
                 Self::Unsupported { feature: "on-demand paging", source }
             }

@@ -1,9 +1,9 @@
 //! How the program accesses memory that peers reach.
 //!
-//! A peer may read or write such memory at any moment, so the program never borrows it. All access is by relaxed atomic
-//! loads and stores of aligned 8-byte words, and of no other size (mixed sizes would race). So a copy of several words
-//! may mix older and newer ones. Words that must be seen together need a protocol, such as a completion or a version
-//! number.
+//! A peer may access such memory at any moment, so the program borrows it only where no peer may write. All other
+//! access is by relaxed atomic loads and stores of aligned 8-byte words, and of no other size (mixed sizes would race).
+//! So a copy of several words may mix older and newer ones. Words that must be seen together need a protocol, such as a
+//! completion or a version number.
 //!
 //! ASSUMPTION: a device's access to host memory interferes with such loads and stores no more than another thread's
 //! relaxed atomic accesses would. No specification of Rust speaks of devices.
@@ -19,8 +19,8 @@ fn check(region: &RegionInner, offset: usize, len_bytes: usize) -> Result<(), Ou
     OutOfBounds::check(offset as u64, len_bytes as u64, region.len_bytes() as u64)
 }
 
-/// The words that `len_bytes` at `offset` touch. For each word: its index, the range of its bytes that are meant, and
-/// the place of these bytes in the whole range.
+/// The words that `len_bytes` at `offset` touch. For each word: its index, the range of touched bytes inside the word,
+/// and the place of these bytes in the whole range.
 fn words(offset: usize, len_bytes: usize) -> impl Iterator<Item = (usize, Range<usize>, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 /// gives it back. When the region or its last buffer is dropped, the owner is rebuilt and dropped, so it frees its
 /// memory in its own `Drop`.
 ///
-/// This is the only place where the library asks for `unsafe`.
+/// Nothing else of the library needs `unsafe` in the program.
 ///
 /// # Safety
 ///

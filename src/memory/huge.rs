@@ -55,7 +55,7 @@ impl fmt::Display for HugePageSize {
 pub struct NoHugePages {
     /// The size of the pages.
     pub size: HugePageSize,
-    /// How many were asked for.
+    /// How many pages were needed.
     pub needed: usize,
     /// How many there are and how many of them were free, `(all, free)`; `None` if the kernel has no pages of this
     /// size.
@@ -116,7 +116,7 @@ impl Pages {
         };
         let map = PrivateMapping::new(mapped, libc::MAP_HUGETLB | kind).map_err(refused)?;
         match map.populate() {
-            // An older kernel does not know the advice, but the map has reserved the pages all the same.
+            // An older kernel does not know `MADV_POPULATE_WRITE`. Then the map has still reserved the pages.
             Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(refused(error)),
             _ => Ok(Self { map, len: len_bytes }),
         }

@@ -3,7 +3,7 @@
 use super::bindable::Bindable;
 use super::error::{DeregisterError, RejoinError};
 use super::raw_window::{LapsedPart, WindowInner};
-use super::whole::Whole;
+use super::region::Whole;
 use super::{Access, DeviceMayWrite, Memory, Pages, SplitRegion, Unexposed};
 use crate::domain::Brand;
 use crate::domain::brand::Branded;
@@ -16,7 +16,8 @@ pub struct Lapsed<B> {
     brand: Branded<B>,
 }
 
-/// Memory that the end of a window did not give back, because the device's windows are not barriers. It comes back.
+/// The end of a window did not release the memory, because the device's windows are not barriers. The [`Lapsed`] memory
+/// comes back.
 #[derive(thiserror::Error)]
 #[error(
     "on this device, accesses that had begun may go on after the end of a window: deregister the region \
@@ -44,7 +45,7 @@ impl<B> Lapsed<B> {
     pub(super) fn of(mut inner: Box<WindowInner>) -> Result<Self, (Box<WindowInner>, VerbError)> {
         match inner.dealloc() {
             Ok(Some(part)) => Ok(Self { part, brand: PhantomData }),
-            // Never `None`: a window that is or may be bound has memory.
+            // This never happens: a window that is or may be bound has memory.
             Ok(None) => Err((inner, VerbError::new("ibv_dealloc_mw", libc::EINVAL))),
             Err(source) => Err((inner, source)),
         }

@@ -8,7 +8,7 @@ use crate::domain::brand::Branded;
 use crate::sys;
 use std::{fmt, marker::PhantomData, ptr::NonNull, slice};
 
-/// Several buffers of domain `B` for one request, which sends them, or fills them, one after the other. One word.
+/// Several buffers of domain `B` for one request, which sends or fills them in order. One word.
 ///
 /// Make a list once, outside of the data path, and post it again and again: each post reads how much of each buffer is
 /// filled. A queue pair takes lists of up to [`Limits::elements`](crate::Limits::elements) buffers.
@@ -104,8 +104,8 @@ impl<B> BufferList<B> {
     }
 }
 
-/// The pointer to the first element, and how many there are. If there is none, the pointer is still one that may be
-/// read, because some providers read the first element without looking at the number.
+/// A pointer to the first element, and the number of elements. If the number is 0, the pointer is still readable,
+/// because some providers read the first element without looking at the number.
 fn first_of(elements: &mut [sys::ibv_sge]) -> (*mut sys::ibv_sge, usize) {
     match elements {
         [] => ((&raw const sys::NO_ELEMENT).cast_mut(), 0),

@@ -1,13 +1,14 @@
 //! Regions over memory that the program never borrows.
 
 use super::access::{self, Exposed};
-use super::whole::Whole;
-use super::{DeregisterError, DmaBuf, OutOfBounds, RegisterError, RemoteRegion, SharedMap, exposed};
+use super::region::Whole;
+use super::{DeregisterError, DmaBuf, OutOfBounds, Plain, RegisterError, RemoteRegion, SharedMap, exposed};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, ProtectionDomain};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
+use zerocopy::IntoBytes;
 
 /// Memory that somebody besides this program and its device may write: a [`SharedMap`](super::SharedMap) (other
 /// processes) or a [`DmaBuf`](super::DmaBuf) (other devices). Sealed.
@@ -129,6 +130,24 @@ impl<B: Brand, A: Exposed> OpaqueRegion<B, A, SharedMap> {
     /// [`OutOfBounds`]; nothing is copied.
     pub fn write_from(&self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         exposed::copy_in(self.whole.inner(), offset, bytes)
+    }
+
+    /// Copies the values at `offset` out, as [`MemoryRegion::read_slice`](super::MemoryRegion::read_slice).
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied.
+    pub fn read_slice<T: Plain>(&self, offset: usize, values: &mut [T]) -> Result<(), OutOfBounds> {
+        self.read_into(offset, values.as_mut_bytes())
+    }
+
+    /// Copies `values` in at `offset`, as [`MemoryRegion::write_slice`](super::MemoryRegion::write_slice).
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied.
+    pub fn write_slice<T: Plain>(&self, offset: usize, values: &[T]) -> Result<(), OutOfBounds> {
+        self.write_from(offset, values.as_bytes())
     }
 
     /// Loads the word at `offset`, a multiple of 8; native byte order.

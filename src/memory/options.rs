@@ -1,7 +1,8 @@
 //! Ways to register memory, as types that wrap the rights.
 //!
-//! A region's rights say who may do what with it. The way it is registered can change what the program may rely on, so
-//! it is part of the same type parameter: an operation that relies on more than the region has does not compile.
+//! A region's rights say who may do what with it. How the region was registered can change what the program may rely
+//! on. So that is part of the same type parameter: an operation that relies on more than the region guarantees does not
+//! compile.
 
 use super::access::{Access, sealed::Sealed};
 use super::{
@@ -41,7 +42,7 @@ impl KeepsOrder for RemoteAll {}
 ///
 /// | with it | |
 /// |---|---|
-/// | a completion | still comes after all data of its request, and of those before it. So buffers are what they are without it: whoever holds a [`Buffer`](crate::Buffer) has the bytes |
+/// | a completion | still comes after all data of its request, and of those before it. So buffers work as without it: whoever holds a [`Buffer`](crate::Buffer) has the bytes |
 /// | deregistration | still ends every access |
 /// | two writes of a peer | become visible in any order; where they overlap, either may stay |
 /// | the bytes of one write | become visible in any order: a flag at its end says nothing of what stands before it |
@@ -70,7 +71,7 @@ impl KeepsOrder for RemoteAll {}
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A flag is not there to be trusted:
+/// A flag in such memory cannot be trusted:
 ///
 /// ```compile_fail,E0277
 /// # use interlock::{Brand, MemoryRegion, RemoteWrite};
@@ -108,8 +109,8 @@ impl<A: PeerMayChange> PeerMayChange for RelaxedOrdering<A> {}
 /// The rights `A`, registered without pinning: the device faults the pages in as it needs them.
 ///
 /// `IBV_ACCESS_ON_DEMAND` of `ibv_reg_mr(3)`, on-demand paging. Registration is quick, does not count against the limit
-/// of locked memory, and lets the memory be swapped out; the first access to each page is slow. It does not change who
-/// owns the memory when.
+/// of locked memory, and lets the memory be swapped out; the first access to each page is slow. The rules of ownership
+/// stay the same.
 ///
 /// [`Context::on_demand`](crate::Context::on_demand) tells which transports and operations of a device fault pages in.
 /// The others fail with a protection error. A device without on-demand paging refuses the registration:
@@ -145,7 +146,7 @@ impl<A: PeerMayAtomic> PeerMayAtomic for OnDemand<A> {}
 #[diagnostic::do_not_recommend]
 impl<A: PeerMayChange> PeerMayChange for OnDemand<A> {}
 
-/// The rights `A` of peers, registered so that peers count its bytes from 0 instead of by their address in this
+/// The rights `A` of peers, registered so that peers address the first byte as 0, and not by its address in this
 /// process.
 ///
 /// So a peer learns no address, and its [`RemoteRegion::address`](crate::RemoteRegion::address) is an offset. The
@@ -155,8 +156,8 @@ impl<A: PeerMayChange> PeerMayChange for OnDemand<A> {}
 /// This is `ibv_reg_mr_iova(3)` with the address 0. It works also on devices that lack the flag
 /// `IBV_ACCESS_ZERO_BASED`.
 ///
-/// The local key counts from 0 too, while requests name buffers by address. So this memory cannot be posted: it gives
-/// no buffers.
+/// The local key addresses the first byte as 0, too, while requests name buffers by address. So this memory cannot be
+/// posted: it gives no buffers.
 ///
 /// # Examples
 ///
@@ -193,7 +194,7 @@ impl<A: PeerMayAtomic> PeerMayAtomic for ZeroBased<A> {}
 #[diagnostic::do_not_recommend]
 impl<A: Exposed + PeerMayChange> PeerMayChange for ZeroBased<A> {}
 
-/// The rights `A`, registered so that [memory windows](crate::window::Window) may be bound over parts of it:
+/// The rights `A`, registered so that [memory windows](crate::window::Window) may be bound over parts of the memory:
 /// `Windowed<LocalWrite>`.
 ///
 /// `IBV_ACCESS_MW_BIND` of `ibv_reg_mr(3)`. Peers get access by windows only, so `A` has no rights of peers. Since
@@ -230,8 +231,8 @@ impl<A: Unexposed> Unexposed for Windowed<A> {}
 
 /// Rights of memory over which windows may be bound. Sealed.
 ///
-/// It is [`Windowed`] with local write, because a window may grant write only where the device may write; and without
-/// [`RelaxedOrdering`], with which a peer's write could arrive after the end of its window.
+/// These are the rights [`Windowed`] with local write, because a window may grant write only where the device may
+/// write. [`RelaxedOrdering`] is excluded: with it, a peer's write could arrive after the end of its window.
 #[diagnostic::on_unimplemented(
     message = "no window is bound over memory registered as `{Self}`",
     label = "not for windows",

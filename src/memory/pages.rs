@@ -9,8 +9,8 @@ use std::{fmt, io};
 
 /// Zeroed memory in whole pages of its own: a private anonymous map, `mmap(2)`.
 ///
-/// Registering pins whole pages, and a fork may treat pinned pages differently. Pages of its own share neither with
-/// other data.
+/// Registering pins whole pages, and a fork may treat pinned pages differently. Memory in pages of its own keeps both
+/// away from other data.
 pub struct Pages {
     /// At least `len` bytes.
     pub(super) map: PrivateMapping,
@@ -21,7 +21,7 @@ pub struct Pages {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot map {len_bytes} bytes")]
 pub struct NoPages {
-    /// How many bytes were asked for.
+    /// How many bytes were to be mapped.
     pub len_bytes: usize,
     /// What the system answered.
     pub source: io::Error,

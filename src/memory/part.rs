@@ -8,21 +8,29 @@
 //! | [`UniqueRegion`] | one, for a whole region | what the rights of the region allow |
 //!
 //! Only [`SharedPart`] can be cloned. Each change from one handle to another consumes the first handle. A change that
-//! needs a reason asks for it: that this is the last clone, that the window or the request has ended.
+//! needs a condition checks it, takes a proof of it, or is `unsafe`: this is the last clone; the window or the request
+//! has ended.
+//!
+//! When the last handle of a part is dropped, the part is freed, unless it has a [home](Home): a part of a pool goes
+//! back there.
 #![allow(unsafe_code, reason = "counted references to memory of a region")]
 
 use super::MAX_MESSAGE_BYTES;
 use super::backing::{Address, ReleasedOwner};
 use super::registration::RegionInner;
+use super::shelf::{NOWHERE, Shelf, Taken};
 use super::{Access, DeviceMayWrite, LocalRead, PeerCannotWrite, Unexposed};
 use crate::domain::DomainId;
 use crate::provider::handles::ObjectPtr;
+use crate::provider::memory_handles::Unreached;
 use crate::sys;
 use crate::verb_error::VerbError;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::{fmt, mem, ptr::NonNull, slice, sync::Arc};
+use std::task::Waker;
+use std::{fmt, mem, process, ptr::NonNull, slice, sync::Arc};
 
 /// A part of a region.
 ///
@@ -41,14 +49,41 @@ pub struct Descriptor {
     capacity: usize,
     /// 1. How many bytes are filled; at most `capacity`. Only the owner of the part writes it.
     filled: AtomicUsize,
+    /// How many [`Part`]s refer to this.
+    references: AtomicUsize,
+    region: Arc<RegionInner>,
     /// 2. Whether a [`UniquePart`] of this descriptor may be made. If so, the rights of the region let the device
     ///    write, and let no peer in.
     exclusive: bool,
-    region: Arc<RegionInner>,
+    home: Home,
 }
 
-/// An `ibv_sge` that is kept up to date, so that a request can point to it: a copy for each request would cost time,
-/// and the provider would wait for the stores that made it.
+/// What happens to a part when its last handle is dropped.
+enum Home {
+    /// It is freed.
+    Nowhere,
+    /// It goes home to this spot of a pool's shelf. It is freed instead if the shelf is closed or the spot is
+    /// [`NOWHERE`].
+    ///
+    /// # Invariants
+    ///
+    /// 0. The item of the spot is this descriptor, which is exclusive. While the item is at home, the shelf owns the
+    ///    only reference.
+    Shelf(Arc<Shelf<Descriptor>>, AtomicU32),
+    /// It was cut out of a part with a home. That part goes home as a whole, once all that was cut out of it is
+    /// dropped.
+    Cut(Arc<Uncut>),
+    /// It is a slice of this share. While the slice exists, the share cannot become unique.
+    Slice(SharedPart),
+}
+
+/// The whole part of a pool that smaller parts were cut from. It gives no access to its bytes.
+struct Uncut {
+    part: Part,
+}
+
+/// An `ibv_sge` that is kept up to date, so that a request can point to it. To write a copy for each request would cost
+/// time, and the provider's read would wait for those stores.
 #[repr(C)]
 struct Element {
     /// The address as the device names it, with the provenance of the region's memory.
@@ -71,8 +106,17 @@ impl Element {
 }
 
 impl Descriptor {
-    /// `capacity` bytes of `region` from `addr`, all filled.
-    fn part(addr: Address, capacity: usize, exclusive: bool, region: Arc<RegionInner>) -> Part {
+    /// Whether the part is of a pool, and goes home when it is dropped.
+    pub(crate) fn has_home(&self) -> bool {
+        match &self.home {
+            Home::Nowhere => false,
+            Home::Shelf(..) | Home::Cut(_) => true,
+            Home::Slice(share) => share.has_home(),
+        }
+    }
+
+    /// A part of `capacity` bytes of `region` from `addr`, all filled.
+    fn part(addr: Address, capacity: usize, exclusive: bool, region: Arc<RegionInner>, home: Home) -> Part {
         let lkey = region.lkey().0;
         let element = Element {
             addr,
@@ -82,7 +126,8 @@ impl Descriptor {
             lkey,
         };
         let whole = sys::ibv_sge { addr: addr.addr() as u64, length: capacity.min(MAX_MESSAGE_BYTES) as u32, lkey };
-        Part::new(Self { element, whole, capacity, filled: AtomicUsize::new(capacity), exclusive, region })
+        let (filled, references) = (AtomicUsize::new(capacity), AtomicUsize::new(1));
+        Part::new(Self { element, whole, capacity, filled, references, region, exclusive, home })
     }
 
     pub(super) fn region(&self) -> &Arc<RegionInner> {
@@ -153,8 +198,8 @@ impl Descriptor {
         self.whole.length
     }
 
-    /// The filled bytes as a scatter/gather element. Nobody writes through this pointer. Its length is wrong if more
-    /// than [`MAX_MESSAGE_BYTES`] are filled, which posts refuse.
+    /// The filled bytes as a scatter/gather element. Nobody writes through this pointer. If more than
+    /// [`MAX_MESSAGE_BYTES`] are filled, its length is 0, and posts refuse the part.
     #[inline(always)]
     pub(crate) fn element(&self) -> *mut sys::ibv_sge {
         (&raw const self.element).cast_mut().cast()
@@ -193,14 +238,16 @@ impl fmt::Debug for Descriptor {
     }
 }
 
-/// A counted reference to a descriptor, as the pointer that the ledger holds, too. Moving it into and out of the ledger
-/// takes no arithmetic. (An `Arc` would take some.)
+/// A counted reference to a descriptor. The ledger holds the same pointer, so moving a reference into and out of the
+/// ledger needs no arithmetic. (An `Arc` would need some. And when two clones of an `Arc` are dropped at the same time,
+/// neither can keep the allocation to take it home.)
 ///
 /// On its own it gives no access to the bytes. The types that wrap it do, and each says why it may.
 pub(crate) struct Part {
     /// # Invariants
     ///
-    /// 0. The pointer came from `Arc::into_raw`, and owns one reference.
+    /// 0. The pointer came from a box of the descriptor, and owns one of its references. Whoever owns the last one owns
+    ///    the box.
     raw: ObjectPtr<Descriptor>,
 }
 
@@ -209,19 +256,13 @@ static_assertions::assert_impl_all!(Descriptor: Send, Sync);
 
 impl Part {
     fn new(descriptor: Descriptor) -> Self {
-        Self::of_arc(Arc::new(descriptor))
+        Self { raw: ObjectPtr(NonNull::from(Box::leak(Box::new(descriptor)))) }
     }
 
-    fn of_arc(descriptor: Arc<Descriptor>) -> Self {
-        let raw = Arc::into_raw(descriptor).cast_mut();
-        let Some(raw) = NonNull::new(raw) else { unreachable!("a pointer into an `Arc` is not null") };
-        Self { raw: ObjectPtr(raw) }
-    }
-
-    /// Gives up the reference for its pointer, which owns it from here on.
+    /// Turns the reference into its pointer, which owns the reference from here on.
     #[inline(always)]
     fn into_raw(self) -> NonNull<Descriptor> {
-        mem::ManuallyDrop::new(self).raw.0
+        ManuallyDrop::new(self).raw.0
     }
 
     /// Rebuilds the reference.
@@ -234,12 +275,43 @@ impl Part {
         Self { raw: ObjectPtr(raw) }
     }
 
-    /// Lends `f` the `Arc` whose reference this is.
-    fn with_arc<R>(&self, f: impl FnOnce(&mut Arc<Descriptor>) -> R) -> R {
-        // SAFETY: the pointer came from `Arc::into_raw` (0). The `Arc` is not dropped, so this part keeps its
-        // reference.
-        let mut arc = mem::ManuallyDrop::new(unsafe { Arc::from_raw(self.raw.0.as_ptr()) });
-        f(&mut arc)
+    /// One more reference.
+    fn another(&self) -> Self {
+        // As in `Arc`: a program that forgets so many clones is ended, before the number wraps around.
+        if self.references.fetch_add(1, Ordering::Relaxed) > usize::MAX / 2 {
+            process::abort();
+        }
+        Self { raw: ObjectPtr(self.raw.0) }
+    }
+
+    /// Whether this is the only reference. If so, it stays the only one, since nobody else can clone it. Acquire: this
+    /// thread sees what the holders of dropped references did.
+    #[inline(always)]
+    fn is_only(&self) -> bool {
+        self.references.load(Ordering::Acquire) == 1
+    }
+
+    /// Gives up the reference if there are others. Returns true, and keeps the reference, if it is the last one.
+    #[inline(always)]
+    fn is_last(&self) -> bool {
+        self.is_only() || {
+            let was_last = self.references.fetch_sub(1, Ordering::AcqRel) == 1;
+            if was_last {
+                self.references.store(1, Ordering::Relaxed);
+            }
+            was_last
+        }
+    }
+
+    /// Moves the last reference to the part's shelf, if there is one and it is not closed. Returns whether it did so.
+    /// After `true` the descriptor belongs to others, who may have freed it.
+    #[inline(always)]
+    fn goes_home(&self) -> bool {
+        let descriptor: &Descriptor = self;
+        let Home::Shelf(shelf, spot) = &descriptor.home else { return false };
+        let spot = spot.load(Ordering::Relaxed);
+        let Some(place) = shelf.place(spot) else { return false };
+        place.put() || put_in_turn(Arc::clone(shelf), spot)
     }
 }
 
@@ -253,11 +325,31 @@ impl Deref for Part {
 }
 
 impl Drop for Part {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: the pointer came from `Arc::into_raw` (0), and this drop gives up the reference.
-        drop(unsafe { Arc::from_raw(self.raw.0.as_ptr()) });
+        let_go(ManuallyDrop::new(Self { raw: ObjectPtr(self.raw.0) }));
     }
+}
+
+/// Gives up the reference. A function of its own, so that the drop of a part is short wherever it is inlined.
+#[inline(never)]
+fn let_go(part: ManuallyDrop<Part>) {
+    if part.is_last() && !part.goes_home() {
+        // SAFETY: the pointer came from a box, and this was the last reference (0), which ends here.
+        free(unsafe { Box::from_raw(part.raw.0.as_ptr()) });
+    }
+}
+
+/// `shelf` keeps the shelf alive. The part may not: once it is home, others may free it.
+#[cold]
+#[inline(never)]
+fn put_in_turn(shelf: Arc<Shelf<Descriptor>>, spot: u32) -> bool {
+    shelf.put_in_turn(spot)
+}
+
+#[inline(never)]
+fn free(descriptor: Box<Descriptor>) {
+    drop(descriptor);
 }
 
 impl fmt::Debug for Part {
@@ -280,10 +372,11 @@ impl SharedPart {
     /// A share of all bytes of a region that was just registered for reading. Others may read the memory, too.
     pub(super) fn of_read_only(region: RegionInner) -> Self {
         debug_assert!(region.has_rights::<LocalRead>());
-        Self { part: Descriptor::part(region.address(), region.len_bytes(), false, Arc::new(region)) }
+        let (address, len_bytes) = (region.address(), region.len_bytes());
+        Self { part: Descriptor::part(address, len_bytes, false, Arc::new(region), Home::Nowhere) }
     }
 
-    /// Gives up the handle for its pointer, which owns the handle from here on.
+    /// Turns the handle into its pointer, which owns the handle from here on.
     #[inline(always)]
     pub(crate) fn into_raw(self) -> NonNull<Descriptor> {
         self.part.into_raw()
@@ -309,16 +402,22 @@ impl SharedPart {
     /// A share of the bytes in `range`; `None` if they are not all filled.
     pub(super) fn part_of(&self, range: Range<usize>) -> Option<Self> {
         let len_bytes = range.end.checked_sub(range.start)?;
-        let is_inside = range.end <= self.filled();
-        let address = self.address().plus(range.start);
-        is_inside.then(|| Self { part: Descriptor::part(address, len_bytes, false, Arc::clone(self.region())) })
+        if range.end > self.filled() {
+            return None;
+        }
+        // A slice of a slice keeps the first share, so that the last drop of a long chain needs little stack.
+        let share = if let Home::Slice(share) = &self.home { share.clone() } else { self.clone() };
+        let (address, region) = (self.address().plus(range.start), Arc::clone(self.region()));
+        Some(Self { part: Descriptor::part(address, len_bytes, false, region, Home::Slice(share)) })
     }
 
     /// Turns this into the only handle of the part, if it is the last one and the part may be written at all.
     pub(super) fn into_unique(self) -> Result<UniquePart, (Self, NotUniqueReason)> {
-        if !self.part.exclusive {
+        if let Home::Slice(_) = self.home {
+            Err((self, NotUniqueReason::Slice))
+        } else if !self.part.exclusive {
             Err((self, NotUniqueReason::ReadOnly))
-        } else if self.part.with_arc(|arc| Arc::get_mut(arc).is_none()) {
+        } else if !self.part.is_only() {
             Err((self, NotUniqueReason::Clones))
         } else {
             Ok(UniquePart { share: self })
@@ -328,7 +427,7 @@ impl SharedPart {
 
 impl Clone for SharedPart {
     fn clone(&self) -> Self {
-        Self { part: self.part.with_arc(|arc| Part::of_arc(Arc::clone(arc))) }
+        Self { part: self.part.another() }
     }
 }
 
@@ -352,7 +451,7 @@ pub struct UniquePart {
 }
 
 impl UniquePart {
-    /// Gives up the part for its pointer, which owns the part from here on.
+    /// Turns the part into its pointer, which owns the part from here on.
     #[inline(always)]
     pub(crate) fn into_raw(self) -> NonNull<Descriptor> {
         self.share.into_raw()
@@ -372,25 +471,88 @@ impl UniquePart {
         Self { share: SharedPart { part } }
     }
 
+    /// Takes over a part that has just left its shelf.
+    #[inline(always)]
+    pub(super) fn from_home(taken: Taken<Descriptor>) -> Self {
+        // SAFETY: the shelf has owned the only reference to an exclusive descriptor (`Home::Shelf`, 0), and has just
+        // given it away. No request names the part: a request would have a handle of it.
+        unsafe { Self::from_raw(taken.into_pointer()) }
+    }
+
+    /// Cuts the part into parts of `len_bytes`, whose homes are the spots of `shelf` from `first` on, and puts them
+    /// there. Returns the wakers of those who get one of them.
+    pub(super) fn stock(self, shelf: &Arc<Shelf<Descriptor>>, len_bytes: usize, first: u32) -> Vec<Waker> {
+        let (address, capacity, region) = (self.address(), self.capacity(), Arc::clone(self.region()));
+        drop(self);
+        let mut spots = first..first;
+        for offset in (0..capacity / len_bytes).map(|index| index * len_bytes) {
+            let home = Home::Shelf(Arc::clone(shelf), AtomicU32::new(spots.end));
+            let part = Descriptor::part(address.plus(offset), len_bytes, true, Arc::clone(&region), home);
+            if !shelf.assign(spots.end, part.raw.0) {
+                break;
+            }
+            // The shelf owns the part from here on.
+            part.into_raw();
+            spots.end += 1;
+        }
+        shelf.add(spots)
+    }
+
+    /// Frees the part even if it has a home.
+    pub(super) fn free(self) {
+        if let Home::Shelf(_, spot) = &self.home {
+            spot.store(NOWHERE, Ordering::Relaxed);
+        }
+    }
+
+    /// The home of the parts that this part is split or joined into.
+    fn into_home(self) -> Home {
+        match &self.home {
+            Home::Shelf(..) => Home::Cut(Arc::new(Uncut { part: self.share.part })),
+            Home::Cut(uncut) => Home::Cut(Arc::clone(uncut)),
+            Home::Nowhere | Home::Slice(_) => Home::Nowhere,
+        }
+    }
+
     /// Splits the part into the first `mid` bytes and the others. Returns the part if `mid` is not inside.
     pub(super) fn split_at(self, mid: usize) -> Result<(Self, Self), Self> {
         if mid == 0 || mid >= self.capacity() {
             return Err(self);
         }
-        let (address, capacity, region) = (self.address(), self.capacity(), self.region());
-        let right = Descriptor::part(address.plus(mid), capacity - mid, true, Arc::clone(region));
-        let left = Descriptor::part(address, mid, true, Arc::clone(region));
+        let (address, capacity, region) = (self.address(), self.capacity(), Arc::clone(self.region()));
+        let home = self.into_home();
+        let second_home = if let Home::Cut(uncut) = &home { Home::Cut(Arc::clone(uncut)) } else { Home::Nowhere };
+        let right = Descriptor::part(address.plus(mid), capacity - mid, true, Arc::clone(&region), second_home);
+        let left = Descriptor::part(address, mid, true, region, home);
         Ok((Self::of_part(left), Self::of_part(right)))
     }
 
-    /// Joins both into one part, if `next` starts in the same region where this one ends.
+    /// Joins both into one part, if `next` starts in the same region where this one ends. Parts with a home are joined
+    /// only if both were cut out of the same part.
     pub(super) fn join(self, next: Self) -> Result<Self, (Self, Self)> {
         let is_adjacent = self.address().plus(self.capacity()).addr() == next.address().addr();
-        if !is_adjacent || !Arc::ptr_eq(self.region(), next.region()) {
+        let have_one_home = match (&self.home, &next.home) {
+            (Home::Nowhere, Home::Nowhere) => true,
+            (Home::Cut(uncut), Home::Cut(other)) => Arc::ptr_eq(uncut, other),
+            _ => false,
+        };
+        if !is_adjacent || !have_one_home || !Arc::ptr_eq(self.region(), next.region()) {
             return Err((self, next));
         }
+        let (address, region) = (self.address(), Arc::clone(self.region()));
         let capacity = self.capacity() + next.capacity();
-        Ok(Self::of_part(Descriptor::part(self.address(), capacity, true, Arc::clone(self.region()))))
+        drop(next);
+        let home = match self.into_home() {
+            Home::Cut(uncut) if uncut.part.capacity() == capacity => match Arc::try_unwrap(uncut) {
+                Ok(Uncut { part }) => {
+                    part.set_filled(capacity);
+                    return Ok(Self::of_part(part));
+                }
+                Err(uncut) => Home::Cut(uncut),
+            },
+            home => home,
+        };
+        Ok(Self::of_part(Descriptor::part(address, capacity, true, region, home)))
     }
 
     /// The same part as a share, which can be cloned.
@@ -440,12 +602,8 @@ pub(super) struct ExposedPart {
 }
 
 impl ExposedPart {
-    /// Turns the part into the program's own.
-    ///
-    /// # Safety
-    ///
-    /// No peer reaches the part through a window any more.
-    pub(super) unsafe fn reclaim(self) -> UniquePart {
+    /// Turns the part into the program's own, once no peer reaches it through its window any more.
+    pub(super) fn reclaim(self, _: Unreached) -> UniquePart {
         UniquePart::of_part(self.part)
     }
 
@@ -463,13 +621,13 @@ impl Deref for ExposedPart {
     }
 }
 
-/// The only handle of a whole region with the rights `A`; with `()` for `A` it can only be ended.
+/// The only handle of a whole region with the rights `A`. If `A` is `()`, the region can only be ended.
 pub(super) struct UniqueRegion<A> {
     /// # Invariants
     ///
     /// 0. No part of the region has a handle, so no request names it.
-    /// 1. The region is registered with the rights `A`, unless `A` is `()`. Peers have no other access to it, by a
-    ///    window for example.
+    /// 1. The region is registered with the rights `A`, unless `A` is `()`. Peers have no other access to it, such as
+    ///    by a window.
     region: Arc<RegionInner>,
     rights: PhantomData<fn() -> A>,
 }
@@ -519,7 +677,8 @@ impl<A: Access> UniqueRegion<A> {
     where
         A: DeviceMayWrite + Unexposed,
     {
-        let part = Descriptor::part(self.address(), self.len_bytes(), true, Arc::clone(&self.region));
+        let region = Arc::clone(&self.region);
+        let part = Descriptor::part(self.address(), self.len_bytes(), true, region, Home::Nowhere);
         (RegionRest { region: self.region, rights: PhantomData }, UniquePart::of_part(part))
     }
 
@@ -528,7 +687,8 @@ impl<A: Access> UniqueRegion<A> {
     where
         A: PeerCannotWrite,
     {
-        SharedPart { part: Descriptor::part(self.address(), self.len_bytes(), false, self.region) }
+        let (address, len_bytes) = (self.address(), self.len_bytes());
+        SharedPart { part: Descriptor::part(address, len_bytes, false, self.region, Home::Nowhere) }
     }
 }
 
@@ -573,4 +733,7 @@ pub enum NotUniqueReason {
         "the region of the share was registered without `LocalWrite`, or peers may read it: the share stays read-only"
     )]
     ReadOnly,
+    /// It is a slice of a share.
+    #[error("a slice of a share stays read-only: drop it, and turn the whole share into a unique buffer")]
+    Slice,
 }

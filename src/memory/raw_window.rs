@@ -1,43 +1,36 @@
 //! The device's windows, and the form in which a window travels through a ledger.
-#![allow(unsafe_code, reason = "vouches for the domain of a window, and for the end of peers' access to its memory")]
+#![forbid(unsafe_code)]
 
 use super::bindable::Bindable;
 use super::part::{Descriptor, ExposedPart, RegionRest, UniqueRegion};
 use crate::domain::{DomainId, DomainInner};
-use crate::provider::memory_handles::{DomainPtr, HeldWindow, MemoryWindow};
+use crate::provider::memory_handles::{FreedBarrier, HeldWindow, MemoryWindow, NotPosted, Succeeded, Unreached};
 use crate::provider::reviewed::Windows;
-use crate::sys::{self, ibv_wc_status};
+use crate::sys::{self, ibv_mw_type};
 use crate::types::Rkey;
 use crate::verb_error::{VerbError, note_leak};
 use std::{mem, ptr::NonNull, sync::Arc};
 
-/// The device's window. Its handle shares this and, for type 2, so does the pair that frees it.
+/// The device's window. The handle of the program shares it. For type 2 the pair shares it, too, and may free it.
 pub(crate) struct WindowCore {
     handle: MemoryWindow,
     /// For a window of type 2, the address of its pair. It serves to compare pairs, and is never followed.
     pair: Option<usize>,
-    /// Whether the end of the window gives the memory back, and the device keeps peers within its bounds.
+    /// Whether the end of the window gives the memory back, and the device checks the window's bounds.
     is_barrier: bool,
     /// Whether a request may end the window.
     is_revocable: bool,
-    /// The window's domain, which the handle needs.
+    /// The window's domain. `handle` needs the domain, so it stands above this field, to be dropped first.
     domain: Arc<DomainInner>,
 }
 
 impl WindowCore {
     pub(super) fn alloc(domain: &Arc<DomainInner>, pair: Option<NonNull<sys::ibv_qp>>) -> Result<Arc<Self>, VerbError> {
-        let context = &domain.context;
-        let bind_mw = if pair.is_none() { context.bind_mw() } else { None };
-        if pair.is_none() && bind_mw.is_none() {
-            return Err(VerbError::new("ibv_bind_mw", libc::EOPNOTSUPP));
-        }
-        let windows = context.promises().windows;
+        let windows = domain.context.promises().windows;
+        let kind = if pair.is_none() { ibv_mw_type::IBV_MW_TYPE_1 } else { ibv_mw_type::IBV_MW_TYPE_2 };
+        let handle = MemoryWindow::alloc(domain.handle(), kind, windows)?;
         let is_barrier = windows.are_barriers();
         let is_revocable = is_barrier && (pair.is_some() || windows == Windows::Both);
-        let domain_ptr = DomainPtr { provider: context.provider, pd: domain.raw() };
-        // SAFETY: the domain is alive, and stays alive: this core holds it, and a window that cannot be freed leaks the
-        // core.
-        let handle = unsafe { MemoryWindow::alloc(domain_ptr, bind_mw) }?;
         let (pair, domain) = (pair.map(|pair| pair.as_ptr().addr()), Arc::clone(domain));
         Ok(Arc::new(Self { handle, pair, is_barrier, is_revocable, domain }))
     }
@@ -59,48 +52,12 @@ impl WindowCore {
 
     /// Frees the window, bound or not. Does nothing the second time.
     pub(crate) fn dealloc(&self) -> Result<(), VerbError> {
-        self.handle.end()
+        self.handle.end().map(drop)
     }
 }
 
-/// Proof that a request has succeeded.
-pub(crate) struct Succeeded(());
-
-impl Succeeded {
-    /// The proof, if this is the status of a request that has succeeded.
-    pub(crate) fn of(status: ibv_wc_status) -> Option<Self> {
-        (status == ibv_wc_status::IBV_WC_SUCCESS).then_some(Self(()))
-    }
-}
-
-/// Proof that a request was not posted.
-pub(crate) struct NotPosted(());
-
-impl NotPosted {
-    /// # Safety
-    ///
-    /// The request about the window for which this proof is used was not posted.
-    pub(crate) unsafe fn new() -> Self {
-        Self(())
-    }
-}
-
-/// Proof that the device has freed a window, and that its windows are barriers.
-#[derive(Debug)]
-struct FreedBarrier(());
-
-/// Why no peer reaches memory through a window any more.
-enum Unreached {
-    /// The request that ended the window has succeeded. It is posted only where windows are barriers.
-    Revoked(Succeeded),
-    /// The window was never bound.
-    NotPosted(NotPosted),
-    Freed(FreedBarrier),
-}
-
-fn reclaim<B>(part: ExposedPart, _: Unreached) -> Bindable<B> {
-    // SAFETY: each variant shows that the window is not bound, and that no access through it is left.
-    Bindable::of_window(unsafe { part.reclaim() })
+fn reclaim<B>(part: ExposedPart, proof: Unreached) -> Bindable<B> {
+    Bindable::of_window(part.reclaim(proof))
 }
 
 /// A window and the memory behind it, in the form in which a ledger holds them.
@@ -183,7 +140,8 @@ impl WindowInner {
             length: part.capacity() as u64,
             mw_access_flags: rights,
         };
-        // The provider finds the old key in the window. For type 2, the caller keeps that key (`ibv_inc_rkey(3)`).
+        // For type 2 the caller counts the keys (`ibv_inc_rkey(3)`): the provider reads the old key from the window,
+        // and this bind uses the next one.
         if !self.is_type_1() {
             held.set_rkey(self.rkey);
             self.rkey = sys::inline::ibv_inc_rkey(self.rkey);
@@ -223,11 +181,10 @@ impl WindowInner {
         self.part.as_deref()
     }
 
-    /// Frees the window, so that peers do not reach the memory behind it by new requests.
+    /// Frees the window: new requests of peers no longer reach the memory behind it.
     pub(super) fn dealloc(&mut self) -> Result<Option<LapsedPart>, VerbError> {
-        self.core.dealloc()?;
-        let freed = || self.core.is_barrier.then_some(FreedBarrier(()));
-        Ok(self.part.take().map(|part| LapsedPart { part, freed: freed() }))
+        let freed = self.core.handle.end()?;
+        Ok(self.part.take().map(|part| LapsedPart { part, freed }))
     }
 
     /// The pointer of the box. Whoever has it owns the window.
@@ -256,7 +213,7 @@ pub(super) struct LapsedPart {
 }
 
 impl LapsedPart {
-    /// Gives the memory back, if windows are barriers.
+    /// Gives the memory back, if freeing the window ended all access through it.
     pub(super) fn reclaim<B>(self) -> Result<Bindable<B>, Self> {
         match self.freed {
             Some(proof) => Ok(reclaim(self.part, Unreached::Freed(proof))),
@@ -278,6 +235,7 @@ mod tests {
 
     #[test]
     fn only_a_success_proves_that_a_request_has_succeeded() {
+        use crate::sys::ibv_wc_status;
         for code in 0..=u8::MAX {
             assert_eq!(Succeeded::of(ibv_wc_status(code.into())).is_some(), code == 0);
         }
@@ -297,7 +255,7 @@ mod tests {
     fn a_success_of_a_bind_gives_no_memory() {
         let domain = Context::open("soft0").unwrap().checked_domain().unwrap();
         let inner = WindowInner::new(WindowCore::alloc(&domain.inner, None).unwrap());
-        let proof = Succeeded::of(ibv_wc_status::IBV_WC_SUCCESS).unwrap();
+        let proof = Succeeded::of(sys::ibv_wc_status::IBV_WC_SUCCESS).unwrap();
         assert!(matches!(inner.settle::<crate::Checked>(proof), Settled::Bound(_)));
     }
 }

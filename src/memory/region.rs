@@ -1,18 +1,75 @@
 //! Memory regions: registered memory that a program owns as a whole.
 
 use super::access::{self, Access};
-use super::backing::Memory;
+use super::backing::{Memory, ReleasedOwner, TakenApart, sealed::Owner};
 use super::bindable::Bindable;
 use super::buffer::{Buffer, SharedBuffer};
-use super::error::{DeregisterError, RegisterError, RejoinError};
+use super::error::{DeregisterError, RegisterError, RegisterFailure, RejoinError};
 use super::pages::Pages;
+use super::part::{RegionRest, SharedPart, UniquePart, UniqueRegion};
+use super::raw_window::LapsedPart;
 use super::registration::RegionInner;
-use super::whole::{Remainder, Whole};
-use super::{DeviceMayWrite, Exposed, MayBind, PeerCannotWrite, RemoteRegion, Unexposed};
+use super::{DeviceMayWrite, Exposed, LocalWrite, MayBind, PeerCannotWrite, RemoteRegion, Unexposed};
 use crate::domain::brand::Branded;
-use crate::domain::{Brand, DomainInner};
+use crate::domain::{Brand, DomainInner, ProtectionDomain};
+use crate::verb_error::VerbError;
 use std::marker::PhantomData;
 use std::{fmt, sync::Arc};
+
+/// How a domain registers memory.
+impl<B: Brand> ProtectionDomain<B> {
+    /// Registers memory with the rights `A`, and owns it until it is deregistered.
+    ///
+    /// `ibv_reg_mr(3)`. Pins the pages. `memory` is a `Box<[T]>`, a `Vec<T>` (its length, not its capacity), a
+    /// `&'static mut [T]` or [`Pages`], where any bytes are a `T` and a `T` has no padding; or a
+    /// [`Foreign`](crate::memory::Foreign) owner of another kind. If the rights let a peer in, the memory must be
+    /// 8-byte aligned and a multiple of 8 bytes long, as [`Pages`] and `Box<[u64]>` are. Memory that is only borrowed
+    /// is lent in a [`scope`](crate::scope). Memory that others write, too, goes to
+    /// [`register_opaque`](Self::register_opaque).
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError`] gives the memory back, with the reason: empty, not aligned for the rights, or what the device
+    /// answered ([`LockedMemoryLimit`](crate::error::LockedMemoryLimit) if the process may not lock that much).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use interlock::{Context, LocalWrite, RemoteRead};
+    /// interlock::domain! { struct Docs; }
+    /// let domain = Context::open("soft0")?.named_domain(Docs)?;
+    /// let private = domain.register::<LocalWrite, _>(vec![0_u8; 4096])?;
+    /// let readable = domain.register::<RemoteRead, _>(vec![7_u64; 512])?;
+    /// let bytes: Vec<u8> = private.deregister()?;
+    /// assert_eq!(bytes.len(), 4096);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register<A: Access, M: Memory>(&self, memory: M) -> Result<MemoryRegion<B, A, M>, RegisterError<M>> {
+        MemoryRegion::register(&self.inner, memory)
+    }
+
+    /// A buffer of zeroed memory of its own, private to this program and its device. All of it counts as filled.
+    ///
+    /// Each call takes a registration and at least a page: for many buffers use [`buffers`](Self::buffers).
+    ///
+    /// # Errors
+    ///
+    /// As [`register`](Self::register).
+    pub fn buffer(&self, len_bytes: usize) -> Result<Buffer<B>, RegisterFailure> {
+        Ok(self.register::<LocalWrite, _>(Pages::new(len_bytes)?)?.split().1)
+    }
+
+    /// `count` buffers of `len_bytes` each, zeroed and filled, out of one registration.
+    ///
+    /// # Errors
+    ///
+    /// As [`register`](Self::register).
+    pub fn buffers(&self, count: usize, len_bytes: usize) -> Result<Vec<Buffer<B>>, RegisterFailure> {
+        // If the product overflows, `buffer` fails: no machine has that much memory.
+        Ok(self.buffer(len_bytes.saturating_mul(count))?.into_chunks(len_bytes))
+    }
+}
 
 /// Registered memory with the rights `A` in the domain `B`, as a whole. `M` is the type of the memory, which comes
 /// back.
@@ -106,7 +163,8 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
         SharedBuffer::new(self.whole.share())
     }
 
-    /// The record that a peer needs to reach the region: address, key, length and rights. Send the peer its bytes.
+    /// The record that a peer needs to reach the region: address, key, length and rights. Send the peer the record's
+    /// bytes.
     ///
     /// Peers can use the record until the region is deregistered; afterwards their requests fail.
     pub fn remote(&self) -> RemoteRegion<A>
@@ -132,7 +190,7 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
 }
 
 impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
-    /// As [`split`](Self::split), into one part for windows.
+    /// As [`split`](Self::split), but the one part is for windows.
     pub fn split_bindable(self) -> (SplitRegion<B, A, M>, Bindable<B>)
     where
         A: MayBind,
@@ -187,5 +245,104 @@ impl<B: Brand, A: DeviceMayWrite + Unexposed, M: Memory> SplitRegion<B, A, M> {
 impl<B, A, M> fmt::Debug for SplitRegion<B, A, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SplitRegion").field("len", &self.rest.len_bytes()).finish_non_exhaustive()
+    }
+}
+
+/// A whole region with the rights `A` over memory of an `M`.
+pub(super) struct Whole<A, M> {
+    region: UniqueRegion<A>,
+    memory: PhantomData<fn() -> M>,
+}
+
+impl<A: Access, M: Owner> Whole<A, M> {
+    /// Registers `memory`.
+    pub(super) fn register(domain: &Arc<DomainInner>, memory: M) -> Result<Self, RegisterError<M>> {
+        match RegionInner::register::<A, M>(domain, TakenApart::of(memory)) {
+            Ok(region) => Ok(Self::of(UniqueRegion::new(region))),
+            Err((parts, source)) => Err(RegisterError { memory: M::rebuild(parts), source }),
+        }
+    }
+}
+
+impl<A, M: Owner> Whole<A, M> {
+    /// Ends the registration and gives the memory back.
+    pub(super) fn deregister(mut self) -> Result<M, DeregisterError<Self>> {
+        // The owner is never missing: only borrowed and static memory have none, and nobody gets a `Whole` over these
+        // by value.
+        let no_owner = VerbError::new("ibv_dereg_mr", libc::EBUSY);
+        let parts = self.region.end().and_then(|owner| owner.and_then(ReleasedOwner::into_parts).ok_or(no_owner));
+        match parts {
+            Ok(parts) => Ok(M::rebuild(parts)),
+            Err(source) => Err(DeregisterError { region: self, source }),
+        }
+    }
+}
+
+impl<A, M> Whole<A, M> {
+    pub(super) fn of(region: UniqueRegion<A>) -> Self {
+        Self { region, memory: PhantomData }
+    }
+
+    pub(super) fn inner(&self) -> &RegionInner {
+        &self.region
+    }
+
+    pub(super) fn len_bytes(&self) -> usize {
+        self.region.len_bytes()
+    }
+}
+
+impl<A: Access, M> Whole<A, M> {
+    pub(super) fn as_bytes(&self) -> &[u8]
+    where
+        A: PeerCannotWrite,
+    {
+        self.region.as_bytes()
+    }
+
+    pub(super) fn as_bytes_mut(&mut self) -> &mut [u8]
+    where
+        A: Unexposed,
+    {
+        self.region.as_bytes_mut()
+    }
+
+    /// All of it as a part that nobody writes.
+    pub(super) fn share(self) -> SharedPart
+    where
+        A: PeerCannotWrite,
+    {
+        self.region.share()
+    }
+
+    /// Splits it into one part over all of its bytes, and the remainder that takes the part back.
+    pub(super) fn split(self) -> (Remainder<A, M>, UniquePart)
+    where
+        A: DeviceMayWrite + Unexposed,
+    {
+        let (rest, part) = self.region.split();
+        (Remainder { rest, memory: PhantomData }, part)
+    }
+}
+
+/// A region whose bytes are handed out as parts.
+pub(super) struct Remainder<A, M> {
+    rest: RegionRest<A>,
+    memory: PhantomData<fn() -> M>,
+}
+
+impl<A, M> Remainder<A, M> {
+    pub(super) fn len_bytes(&self) -> usize {
+        self.rest.len_bytes()
+    }
+
+    /// Rebuilds the region from a part over all of it.
+    pub(super) fn rejoin(self, part: UniquePart) -> Result<Whole<A, M>, (Self, UniquePart)> {
+        part.into_region(&self.rest).map(Whole::of).map_err(|part| (self, part))
+    }
+
+    /// Rebuilds the region from memory over all of it. The region can only be ended.
+    pub(super) fn rejoin_lapsed(self, part: LapsedPart) -> Result<Whole<(), M>, (Self, LapsedPart)> {
+        part.into_region(&self.rest).map(Whole::of).map_err(|part| (self, part))
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   Registration   the device's object (`ibv_mr`) and its keys. It ends by `end` only, and has one of two owners:
 //!    ├─ RegionInner   which has the owner of the memory too, and frees that only after the registration has ended
-//!    └─ Loan          (in `whole`), for memory that a scope borrows; it frees nothing
+//!    └─ Loan          for memory that a scope borrows; it frees nothing
 //! ```
 #![allow(unsafe_code, reason = "owns registrations and the memory behind them")]
 
@@ -21,24 +21,25 @@ use crate::provider::reviewed::SIW;
 use crate::sys;
 use crate::types::{Lkey, Rkey};
 use crate::verb_error::{VerbError, note_leak};
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
 use std::{mem, ptr, sync::Arc};
 
 const WORD: usize = 8;
 
-/// How often the same bytes may be registered, one registration around the other. The drop of each registration runs
-/// inside the drop of the one around it, so the stack sets a bound.
+/// How many more times a buffer may be registered, each time around the last registration. The drop of each
+/// registration runs inside the drop of the next one, so the stack sets a bound.
 const MOST_NESTED: u8 = 32;
 
 /// A range of bytes to be registered. It gives no access to the bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Span {
+struct Span {
     address: Address,
     len_bytes: usize,
     /// `Some` if the bytes are not mapped in this process. Then `address` means nothing.
     exported: Option<Exported>,
-    /// Whether the keys address the first byte as 0.
+    /// Whether requests with the keys address the first byte as 0.
     zero_based: bool,
     rights: sys::ibv_access_flags,
 }
@@ -46,12 +47,12 @@ pub(super) struct Span {
 /// The device's object for registered memory.
 ///
 /// Dropping this does not end the registration: memory that was not given back stays registered, which is safe.
-pub(super) struct Registration {
+struct Registration {
     /// The region while the device knows it.
     region: Option<Region>,
     lkey: Lkey,
     rkey: Rkey,
-    /// The region's domain, which the handle needs.
+    /// The region's domain, which must outlive `region`.
     domain: Arc<DomainInner>,
 }
 
@@ -62,13 +63,13 @@ impl Registration {
     }
 
     /// Whether the memory is registered with the device.
-    pub(super) fn is_registered(&self) -> bool {
+    fn is_registered(&self) -> bool {
         self.region.is_some()
     }
 
     /// `ibv_dereg_mr`. After `Ok` no peer reaches the memory by its keys, and no request may name them. Does nothing
     /// the second time.
-    pub(super) fn end(&mut self) -> Result<(), VerbError> {
+    fn end(&mut self) -> Result<(), VerbError> {
         let Some(region) = self.region.take() else { return Ok(()) };
         region.end().map_err(|(region, error)| {
             self.region = Some(region);
@@ -77,7 +78,7 @@ impl Registration {
     }
 
     /// Leaks a region that the device did not end, for the life of the process. Its domain stays, too.
-    pub(super) fn leak(&self, what: &'static str, error: VerbError) {
+    fn leak(&self, what: &'static str, error: VerbError) {
         mem::forget(Arc::clone(&self.domain));
         note_leak(what, error);
     }
@@ -93,7 +94,7 @@ pub(crate) struct RegionInner {
     len_bytes: usize,
     /// The address by which peers name the first byte.
     base: u64,
-    /// 1. The owner of those bytes. `None` for borrowed memory.
+    /// 1. The owner of those bytes. `None` for borrowed and static memory.
     owner: Option<HeldOwner>,
     /// 2. How many words of the memory the processor may reach as atomics: all or none. If it is not 0, the first word
     ///    is aligned, and all words are mapped in this process.
@@ -137,13 +138,13 @@ impl RegionInner {
     ///
     /// Until the registration has ended, the bytes of `span` stay where they are and may be accessed by the device, and
     /// by peers, as its rights say. The descriptor in `span` is open.
-    pub(super) unsafe fn new(domain: &Arc<DomainInner>, span: Span) -> Result<Self, RegisterFailure> {
+    unsafe fn new(domain: &Arc<DomainInner>, span: Span) -> Result<Self, RegisterFailure> {
         span.check()?;
         let atomic = span.rights.0 & sys::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0 != 0;
         if atomic && domain.context.is_iwarp() {
             return Err(RegisterFailure::NotOnIwarp(NotOnIwarp::Atomics));
         }
-        // Soft iWARP takes the flag, and then the peers reach nothing.
+        // Soft iWARP accepts such a registration, but then no peer reaches the memory.
         if span.zero_based && domain.context.promises().name == SIW.name {
             let source = VerbError::new("ibv_reg_mr", libc::EOPNOTSUPP);
             return Err(RegisterFailure::Unsupported { feature: "zero-based memory", source });
@@ -163,7 +164,7 @@ impl RegionInner {
 
     /// A region over no bytes. A device cannot register an empty range, and need not: a request with no bytes names no
     /// key.
-    pub(super) fn of_nothing(domain: &Arc<DomainInner>, span: Span) -> Self {
+    fn of_nothing(domain: &Arc<DomainInner>, span: Span) -> Self {
         Self::of(Registration::of_nothing(domain), Span { len_bytes: 0, ..span })
     }
 
@@ -173,7 +174,7 @@ impl RegionInner {
     }
 
     /// Moves the registration out. The region then only knows its address and keys, so that requests can name them.
-    pub(super) fn take_registration(&mut self) -> Registration {
+    fn take_registration(&mut self) -> Registration {
         let registration = &mut self.registration;
         let (lkey, rkey, domain) = (registration.lkey, registration.rkey, Arc::clone(&registration.domain));
         Registration { region: registration.region.take(), lkey, rkey, domain }
@@ -224,16 +225,18 @@ impl RegionInner {
 
     /// The word with this index; `None` if there is no such word, or if the processor does not reach it.
     ///
-    /// Only for memory that peers or other processes may write. Nobody has a slice of it: the type that gives words
-    /// gives no slices, and peers, other processes and the soft device use whole atomic words too.
+    /// Only for memory that peers or other processes reach. If these may write, no type gives a slice of the memory. If
+    /// peers only read, the program needs `&mut` of the region to write words, so no slice exists then. Peers, other
+    /// processes and the soft device use whole atomic words too.
     pub(super) fn word(&self, index: usize) -> Option<&AtomicU64> {
         let word = || self.address.as_ptr().cast::<u64>().wrapping_add(index);
-        // SAFETY: the word is inside the memory, aligned and mapped in this process (2). Everybody accesses it as an
-        // atomic word (see above).
+        // SAFETY: the word is inside the memory, aligned and mapped in this process (2). While anybody writes it, all
+        // accesses are those of atomic words (see above).
         (index < self.words).then(|| unsafe { AtomicU64::from_ptr(word()) })
     }
 
-    /// Ends the registration, and returns the owner; `None` for borrowed memory. The region then has no bytes.
+    /// Ends the registration, and returns the owner; `None` for borrowed and static memory. The region then has no
+    /// bytes.
     pub(super) fn end(&mut self) -> Result<Option<ReleasedOwner>, VerbError> {
         self.registration.end()?;
         (self.len_bytes, self.words) = (0, 0);
@@ -260,19 +263,95 @@ impl Drop for RegionInner {
     }
 }
 
+/// Borrowed memory that a scope is about to lend. `H` is the handle that the closure of the scope gets.
+pub(crate) struct Lending<'env, H> {
+    /// # Invariants
+    ///
+    /// 0. The memory of the span is borrowed for `'env`: mutably, or shared if the rights of the span only allow reads.
+    span: Span,
+    /// Whether peers will reach the memory.
+    is_exposed: bool,
+    /// Makes the handle. The region has the rights of the span, and nobody else has a handle of it.
+    handle: fn(RegionInner) -> H,
+    memory: PhantomData<&'env mut ()>,
+}
+
+impl<'env, H> Lending<'env, H> {
+    /// Memory for the device to read.
+    pub(super) fn of_shared<T>(memory: &'env [T], handle: fn(RegionInner) -> H) -> Self {
+        // Nobody writes through this pointer: the rights allow only reads.
+        let span = Span::of::<LocalRead, T>(ptr::from_ref(memory).cast_mut());
+        Self { span, is_exposed: false, handle, memory: PhantomData }
+    }
+
+    /// Memory that is registered with the rights `A`.
+    pub(super) fn of_unique<A: Access, T>(
+        memory: &'env mut [T],
+        is_exposed: bool,
+        handle: fn(RegionInner) -> H,
+    ) -> Self {
+        Self { span: Span::of::<A, T>(ptr::from_mut(memory)), is_exposed, handle, memory: PhantomData }
+    }
+
+    /// Registers the memory.
+    ///
+    /// # Safety
+    ///
+    /// The memory stays borrowed until all requests that name it have ended and, if peers reach it, until [`Loan::end`]
+    /// has returned `Ok`. The handle and what is made of it are not used after that.
+    pub(crate) unsafe fn start(self, domain: &Arc<DomainInner>) -> Result<(Loan, H), RegisterFailure> {
+        let Self { span, is_exposed, handle, .. } = self;
+        let mut region = if span.is_empty() && !is_exposed {
+            RegionInner::of_nothing(domain, span)
+        } else {
+            // SAFETY: the memory is borrowed as the rights demand (0), and stays borrowed for long enough (caller).
+            unsafe { RegionInner::new(domain, span) }?
+        };
+        Ok((Loan { registration: region.take_registration(), is_exposed }, handle(region)))
+    }
+}
+
+/// The registration of memory that a scope borrows.
+///
+/// It is the only owner of the registration. Buffers and regions over the memory know its address and keys only:
+/// whatever becomes of them, forgotten ones included, they end no registration and free nothing.
+#[must_use = "the memory is its owner's again only after the loan has ended"]
+pub(crate) struct Loan {
+    registration: Registration,
+    /// Whether peers reach the memory.
+    is_exposed: bool,
+}
+
+impl Loan {
+    /// Ends the registration.
+    pub(crate) fn end(&mut self) -> Result<(), VerbError> {
+        self.registration.end()
+    }
+
+    /// Whether peers may still reach the memory.
+    pub(crate) fn is_exposed(&self) -> bool {
+        self.is_exposed && self.registration.is_registered()
+    }
+
+    /// Leaks the registration, which the device did not end.
+    pub(crate) fn leak(self, error: VerbError) {
+        self.registration.leak("the registration of borrowed memory", error);
+    }
+}
+
 impl Span {
     /// Memory of this process, to be registered with the rights `A`.
-    pub(super) fn of<A: Access, T>(memory: *mut [T]) -> Self {
+    fn of<A: Access, T>(memory: *mut [T]) -> Self {
         let address = Address::expose(memory.cast());
         let len_bytes = memory.len() * mem::size_of::<T>();
         Self { address, len_bytes, exported: None, zero_based: A::ZERO_BASED, rights: A::FLAGS }
     }
 
-    pub(super) fn is_empty(self) -> bool {
+    fn is_empty(self) -> bool {
         self.len_bytes == 0
     }
 
-    /// The address by which the keys name the first byte.
+    /// The address by which requests with the keys name the first byte.
     fn base(self) -> u64 {
         match self.exported {
             _ if self.zero_based => 0,
@@ -288,7 +367,7 @@ impl Span {
         }
     }
 
-    /// Refuses memory that no device takes, and memory for peers that does not consist of whole words.
+    /// Refuses memory that no device can register, and memory for peers that does not consist of whole aligned words.
     fn check(self) -> Result<(), RegisterFailure> {
         let Self { len_bytes, exported, zero_based, rights, .. } = self;
         let start = exported.map_or(self.address.addr(), |exported| exported.offset as usize);

@@ -12,20 +12,20 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Memory of a peer: address, length and remote key, with the rights `A` that the peer gave.
 ///
-/// It comes from the peer as a [record](Self::to_bytes). Having one tells you what the peer said. Whether that still
-/// holds, the peer's device decides for each request; if not, the request fails with a remote access error.
+/// It comes from the peer as a [record](Self::to_bytes). A record is only what the peer said. The peer's device checks
+/// each request, and a request that it does not allow fails with a remote access error.
 pub struct RemoteRegion<A> {
     address: u64,
     len_bytes: u64,
     rkey: Rkey,
-    /// How much of `len_bytes` one message reaches, computed once so that posts need not.
+    /// How much of `len_bytes` one message can reach, computed once for all posts.
     fits: u32,
     rights: PhantomData<fn() -> A>,
 }
 static_assertions::assert_eq_size!(RemoteRegion<()>, [u64; 3]);
 
-/// A word of a peer's memory: 8 bytes at an address that is a multiple of 8. An atomic posted to it is never refused
-/// for its target.
+/// A word of a peer's memory: 8 bytes at an address that is a multiple of 8. Such a target is never a reason to refuse
+/// an atomic.
 ///
 /// Atomics take it in place of a [`RemoteRegion`]. Other requests take it as a region of 8 bytes, `&*word`.
 ///
@@ -136,13 +136,13 @@ pub enum RecordError {
     /// A field has a value that it cannot have.
     #[error("the record has an impossible value in its field `{0}`")]
     Field(&'static str),
-    /// The peer granted less than is asked for.
+    /// The peer granted fewer rights than are needed.
     #[error("the peer granted less than `{wanted}`: it must register the memory as `{wanted}` or with more rights")]
     Rights {
-        /// The rights asked for.
+        /// The rights that are needed.
         wanted: &'static str,
     },
-    /// This device was not reviewed as one that a peer cannot harm by ending a window.
+    /// A peer that ends a window could harm this device.
     #[error(
         "peers cannot end windows of this device: send the peer the record of `remote`, and end the window with `dealloc`"
     )]
@@ -170,7 +170,8 @@ impl<A: Exposed> RemoteRegion<A> {
         Self { address, len_bytes, rkey, fits, rights: PhantomData }
     }
 
-    pub(super) fn rights() -> u8 {
+    /// The remote rights, as in `ibv_access_flags`.
+    pub(crate) fn rights() -> u8 {
         (A::FLAGS.0 as u8) & REMOTE
     }
 
@@ -301,13 +302,13 @@ impl<A> RemoteRegion<A> {
         self.address
     }
 
-    /// How much of it one message reaches.
+    /// How much of it one message can reach.
     #[inline(always)]
     pub(crate) fn fits(&self) -> u64 {
         self.fits.into()
     }
 
-    /// The key that the peer's device asks for.
+    /// The key that requests name.
     #[inline]
     pub fn rkey(&self) -> Rkey {
         self.rkey

@@ -1,6 +1,7 @@
 //! Memory that other processes may map too.
 //!
-//! Another process may write it at any moment, so the program never borrows it. It uses the words of `exposed`.
+//! Another process may write it at any moment, so the program never borrows it. The program copies and loads words, by
+//! `exposed`.
 //!
 //! ASSUMPTION: another process's access to a shared map interferes with relaxed atomic loads and stores of aligned
 //! words no more than another thread's relaxed atomic ones would.

@@ -1,25 +1,27 @@
 //! Memory windows: a peer reaches a part of a private region while a window is bound over it.
 //!
-//! Requests of a queue pair bind and end a window (`queue/windows.rs`). The memory that a window is bound over travels
-//! with the window, in the ledger too. So its region stays registered for as long as a peer may reach it through the
-//! window.
+//! Requests on a queue pair bind and end a window (`inflight/windows.rs`). The memory that a window is bound over
+//! travels with the window, also in the ledger. So its region stays registered for as long as a peer may reach it
+//! through the window.
 
 use super::bindable::Bindable;
 use super::lapsed::Lapsed;
 use super::options::WindowRights;
 use super::part::Descriptor;
-use super::raw_window::{Settled, Succeeded, WindowCore, WindowInner};
+use super::raw_window::{Settled, WindowCore, WindowInner};
 use super::registration::RegionInner;
 use super::remote::RemoteWindow;
-use super::{OutOfBounds, RecordError, RemoteRegion, access, exposed};
+use super::{OutOfBounds, Plain, RecordError, RemoteRegion, access, exposed};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner, ProtectionDomain};
+use crate::provider::memory_handles::Succeeded;
 use crate::sys;
 use crate::types::Rkey;
 use crate::verb_error::VerbError;
 use std::marker::PhantomData;
 use std::sync::{Arc, atomic::Ordering};
 use std::{fmt, ptr::NonNull};
+use zerocopy::IntoBytes;
 
 mod sealed {
     #[allow(unnameable_types, reason = "seals `WindowType`")]
@@ -76,8 +78,8 @@ impl sealed::Sealed for Type2 {
 ///
 /// On devices whose [windows are barriers](crate::device::Promises::windows_are_barriers) the memory is the program's
 /// again when the window has ended. Other devices, such as Linux soft-RoCE, do not check the bounds of a window. There
-/// a window can be bound over a whole region only; [`dealloc`](BoundWindow::dealloc) ends it, never a request; and only
-/// the end of the region gives the memory back. Anything else is refused before it is posted, with a
+/// a window can be bound over a whole region only; only [`dealloc`](BoundWindow::dealloc) ends it, and no request does;
+/// and only the end of the region gives the memory back. Anything else is refused before it is posted, with a
 /// [`RequestFlaw`](crate::error::RequestFlaw).
 ///
 /// # Owners
@@ -202,7 +204,8 @@ impl<B: Brand> ProtectionDomain<B> {
     }
 }
 
-/// A window of type 2 if there is a `pair`, else of type 1. iWARP devices are not asked for windows.
+/// A window of type 2 if there is a `pair`, else of type 1. On an iWARP device this fails, and the device is not
+/// called.
 fn alloc(domain: &Arc<DomainInner>, pair: Option<NonNull<sys::ibv_qp>>) -> Result<Arc<WindowCore>, VerbError> {
     if domain.context.is_iwarp() {
         return Err(VerbError::unsupported("ibv_alloc_mw"));
@@ -299,8 +302,8 @@ impl<B, K: WindowType> BoundWindow<B, K> {
         Lapsed::of(self.inner).map_err(|(inner, source)| DeallocError { window: Self::of(inner), source })
     }
 
-    /// The region behind the window, and the offset in that region of the range of `len_bytes` at `offset` of the
-    /// window.
+    /// The region behind the window, and where `offset` of the window is in that region. The `len_bytes` from there
+    /// must be inside the window.
     fn place(&self, offset: usize, len_bytes: usize) -> Result<(&RegionInner, usize), OutOfBounds> {
         let within = self.len() as u64;
         OutOfBounds::check(offset as u64, len_bytes as u64, within)?;
@@ -331,6 +334,24 @@ impl<B, K: WindowType> BoundWindow<B, K> {
     pub fn write_from(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         let (region, place) = self.place(offset, bytes.len())?;
         exposed::copy_in(region, place, bytes)
+    }
+
+    /// Copies the values at `offset` out, as [`MemoryRegion::read_slice`](crate::MemoryRegion::read_slice) does.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied.
+    pub fn read_slice<T: Plain>(&self, offset: usize, values: &mut [T]) -> Result<(), OutOfBounds> {
+        self.read_into(offset, values.as_mut_bytes())
+    }
+
+    /// Copies `values` in at `offset`, as [`MemoryRegion::write_slice`](crate::MemoryRegion::write_slice) does.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied.
+    pub fn write_slice<T: Plain>(&mut self, offset: usize, values: &[T]) -> Result<(), OutOfBounds> {
+        self.write_from(offset, values.as_bytes())
     }
 
     /// Loads the word at `offset`, a multiple of 8; native byte order.

@@ -3,22 +3,23 @@
 use super::error::OutOfBounds;
 use super::exposed::{copy_in, copy_out, whole_word};
 use super::options::KeepsOrder;
-use super::{Access, Exposed, Memory, MemoryRegion, PeerCannotWrite, PeerMayChange};
+use super::{Access, Exposed, Memory, MemoryRegion, PeerCannotWrite, PeerMayChange, Plain};
 use crate::domain::Brand;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, ops::Range};
+use zerocopy::IntoBytes;
 
 /// An aligned word of 8 bytes in memory that peers may change, in native byte order. `A` is the rights of its region.
-/// It is `Copy`, and all threads of the program may use it.
+/// A `Word` is `Copy`, and all threads of the program may use it.
 ///
 /// Bounds and alignment were checked when it was made, so no method fails for them.
 ///
 /// # Who sees what
 ///
-/// *Threads of this program*: it is an atomic. Each operation is indivisible, and each one that reads and changes the
-/// word ([`fetch_add`](Self::fetch_add), [`swap`](Self::swap), [`compare_exchange`](Self::compare_exchange)) acquires
-/// and releases.
+/// *Threads of this program*: a word is an atomic. Each operation is indivisible, and each one that reads and changes
+/// the word ([`fetch_add`](Self::fetch_add), [`swap`](Self::swap), [`compare_exchange`](Self::compare_exchange))
+/// acquires and releases.
 ///
 /// *Peers*, through the device: each load sees some value that was there. But
 ///
@@ -36,13 +37,13 @@ pub struct Word<'region, A> {
 }
 
 impl<A: PeerMayChange> Word<'_, A> {
-    /// The value. It orders nothing else (`Ordering::Relaxed`).
+    /// Loads the value. The load orders nothing else (`Ordering::Relaxed`).
     #[inline]
     pub fn load(self) -> u64 {
         self.word.load(Ordering::Relaxed)
     }
 
-    /// The value. Loads that follow see what the peer wrote before this value (`Ordering::Acquire`).
+    /// Loads the value. Later loads see what the peer wrote before this value (`Ordering::Acquire`).
     ///
     /// The specification promises that order for completions only. Most devices keep it for writes to memory without
     /// relaxed ordering as well. Soundness never rests on it.
@@ -54,7 +55,7 @@ impl<A: PeerMayChange> Word<'_, A> {
         self.word.load(Ordering::Acquire)
     }
 
-    /// Stores `value`. It orders nothing else (`Ordering::Relaxed`).
+    /// Stores `value`. The store orders nothing else (`Ordering::Relaxed`).
     #[inline]
     pub fn store(self, value: u64) {
         self.word.store(value, Ordering::Relaxed);
@@ -67,13 +68,13 @@ impl<A: PeerMayChange> Word<'_, A> {
         self.word.store(value, Ordering::Release);
     }
 
-    /// Adds `value`, wrapping; returns the value before.
+    /// Adds `value`, wrapping; returns the old value.
     #[inline]
     pub fn fetch_add(self, value: u64) -> u64 {
         self.word.fetch_add(value, Ordering::AcqRel)
     }
 
-    /// Stores `value`; returns the value before.
+    /// Stores `value`; returns the old value.
     #[inline]
     pub fn swap(self, value: u64) -> u64 {
         self.word.swap(value, Ordering::AcqRel)
@@ -205,6 +206,47 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
         A: Exposed,
     {
         copy_in(self.inner(), offset, bytes)
+    }
+
+    /// Copies the values at `offset` out, as [`read_into`](Self::read_into) does with bytes.
+    ///
+    /// Name the type of `values`: the items of an array of integer literals are `i32` if nothing says otherwise.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use interlock::{Brand, MemoryRegion, RemoteWrite};
+    /// use interlock::error::OutOfBounds;
+    /// use zerocopy::byteorder::big_endian::U32;
+    ///
+    /// /// The prices that a peer writes behind the 16 bytes of its head.
+    /// fn prices<B: Brand>(table: &MemoryRegion<B, RemoteWrite>) -> Result<[U32; 8], OutOfBounds> {
+    ///     let mut prices = [U32::ZERO; 8];
+    ///     table.read_slice(16, &mut prices)?;
+    ///     Ok(prices) // a copy, which no peer can change any more
+    /// }
+    /// ```
+    pub fn read_slice<T: Plain>(&self, offset: usize, values: &mut [T]) -> Result<(), OutOfBounds>
+    where
+        A: Exposed,
+    {
+        self.read_into(offset, values.as_mut_bytes())
+    }
+
+    /// Copies `values` in at `offset`, as [`write_from`](Self::write_from) does with bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied.
+    pub fn write_slice<T: Plain>(&mut self, offset: usize, values: &[T]) -> Result<(), OutOfBounds>
+    where
+        A: Exposed,
+    {
+        self.write_from(offset, values.as_bytes())
     }
 
     /// Loads the word at `offset`, a multiple of 8; native byte order.

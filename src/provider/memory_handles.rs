@@ -5,13 +5,15 @@
 #![allow(unsafe_code, reason = "calls verbs on the object that the handle owns")]
 
 use super::Provider;
-use super::handles::{BindMw, ObjectPtr};
+use super::handles::{BindMw, Domain, ObjectPtr};
+use super::reviewed::Windows;
 use crate::sync::lock;
-use crate::sys::{self, ibv_mw_type};
+use crate::sys::{self, ibv_mw_type, ibv_wc_status};
 use crate::verb_error::VerbError;
+use std::mem;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A pointer to a protection domain, and its provider. It does not keep the domain alive.
 #[derive(Clone, Copy)]
@@ -87,33 +89,74 @@ impl Region {
     }
 }
 
-/// A memory window, bound or not. Dropping it does not free it.
+/// A memory window, bound or not. Dropping a window that has not [ended](Self::end) leaks it, with its domain.
 pub(crate) struct MemoryWindow {
     raw: ObjectPtr<sys::ibv_mw>,
     /// # Invariants
     ///
-    /// 0. True while `raw`, which came from `provider`, is alive. The window is freed, and its struct is read and
-    ///    written, only while this lock is held.
+    /// 0. True while `raw`, which came from the provider of `domain`, is alive. The window is freed, and its struct is
+    ///    read and written, only while this lock is held.
     is_alive: Mutex<bool>,
     /// 1. The provider's function that binds a window of type 1; `None` for a window of type 2.
     bind_mw: Option<BindMw>,
-    provider: &'static dyn Provider,
+    /// Whether the end of a window also ends the accesses of peers that had begun.
+    is_barrier: bool,
+    /// 2. Keeps alive the domain that the window was made on.
+    domain: Arc<Domain>,
+}
+
+/// Proof that a request has succeeded.
+pub(crate) struct Succeeded(());
+
+impl Succeeded {
+    /// The proof, if this is the status of a request that has succeeded.
+    pub(crate) fn of(status: ibv_wc_status) -> Option<Self> {
+        (status == ibv_wc_status::IBV_WC_SUCCESS).then_some(Self(()))
+    }
+}
+
+/// Proof that a request was not posted.
+pub(crate) struct NotPosted(());
+
+impl NotPosted {
+    /// # Safety
+    ///
+    /// This proof is used for one window, and the request about that window was not posted.
+    pub(crate) unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+/// Proof that the device has freed a window, and that its windows are barriers.
+#[derive(Debug)]
+pub(crate) struct FreedBarrier(());
+
+/// Proof that no peer reaches memory through a window any more. It is used for the memory behind that window only.
+pub(crate) enum Unreached {
+    /// The request that ended the window has succeeded. It is posted only where windows are barriers.
+    Revoked(Succeeded),
+    /// The request to bind the window was not posted.
+    NotPosted(NotPosted),
+    Freed(FreedBarrier),
 }
 
 impl MemoryWindow {
-    /// `ibv_alloc_mw`: a window of type 1 if `bind_mw` is given, otherwise of type 2.
-    ///
-    /// # Safety
-    ///
-    /// The domain stays alive until the window has [ended](Self::end). `bind_mw` is a function of its provider.
-    pub(crate) unsafe fn alloc(
-        DomainPtr { provider, pd }: DomainPtr,
-        bind_mw: Option<BindMw>,
-    ) -> Result<Self, VerbError> {
-        let kind = if bind_mw.is_some() { ibv_mw_type::IBV_MW_TYPE_1 } else { ibv_mw_type::IBV_MW_TYPE_2 };
-        // SAFETY: the domain is alive (caller).
-        let raw = unsafe { provider.alloc_mw(pd, kind) }?;
-        Ok(Self { raw: ObjectPtr(raw), is_alive: Mutex::new(true), bind_mw, provider })
+    /// `ibv_alloc_mw`. `windows` is what the provider promises. `EOPNOTSUPP`: the provider has no function that binds
+    /// windows of type 1.
+    pub(crate) fn alloc(domain: &Arc<Domain>, kind: ibv_mw_type, windows: Windows) -> Result<Self, VerbError> {
+        let bind_mw = if kind == ibv_mw_type::IBV_MW_TYPE_1 {
+            let function = domain.needs().bind_mw();
+            Some(function.ok_or(VerbError::new("ibv_bind_mw", libc::EOPNOTSUPP))?)
+        } else {
+            None
+        };
+        if !domain.is_alive() {
+            return Err(VerbError::new("ibv_alloc_mw", libc::EIO));
+        }
+        // SAFETY: the domain is alive, and stays alive while we hold it: ending it takes `&mut` of the handle.
+        let raw = unsafe { domain.needs().provider.alloc_mw(domain.raw(), kind) }?;
+        let (raw, is_alive, is_barrier) = (ObjectPtr(raw), Mutex::new(true), windows.are_barriers());
+        Ok(Self { raw, is_alive, bind_mw, is_barrier, domain: Arc::clone(domain) })
     }
 
     /// Holds the window, so that nobody frees it meanwhile; `None` once the window has ended.
@@ -123,15 +166,24 @@ impl MemoryWindow {
     }
 
     /// `ibv_dealloc_mw`; the window may be bound or not. Waits until nobody [holds](Self::hold) the window, so that no
-    /// verb uses it. The second call does nothing.
-    pub(crate) fn end(&self) -> Result<(), VerbError> {
+    /// verb uses it. The second call does nothing. Returns the proof that no peer reaches memory through the window, if
+    /// windows are barriers.
+    pub(crate) fn end(&self) -> Result<Option<FreedBarrier>, VerbError> {
         let mut is_alive = lock(&self.is_alive);
         if *is_alive {
             // SAFETY: the window is alive, and nobody else uses it while the lock is held (0).
-            unsafe { self.provider.dealloc_mw(self.raw.0) }?;
+            unsafe { self.domain.needs().provider.dealloc_mw(self.raw.0) }?;
             *is_alive = false;
         }
-        Ok(())
+        Ok(self.is_barrier.then_some(FreedBarrier(())))
+    }
+}
+
+impl Drop for MemoryWindow {
+    fn drop(&mut self) {
+        if self.hold().is_some() {
+            mem::forget(Arc::clone(&self.domain));
+        }
     }
 }
 

@@ -111,7 +111,7 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
 
     /// `ibv_get_async_event` and `ibv_ack_async_event`: takes and acknowledges one event, if there is one.
     ///
-    /// The object of the event may be gone. Unless the caller knows that it is alive, only its address may be used.
+    /// The object of the event may be gone. A caller that does not know that the object is alive uses only the address.
     unsafe fn take_async_event(
         &self,
         context: NonNull<sys::ibv_context>,
@@ -167,7 +167,7 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         pd: NonNull<sys::ibv_pd>,
         attributes: &mut sys::ibv_ah_attr,
     ) -> Result<NonNull<sys::ibv_ah>, VerbError>;
-    /// `ibv_destroy_ah`. The caller knows that no request in flight names it.
+    /// `ibv_destroy_ah`. No request in flight may name it.
     unsafe fn destroy_ah(&self, ah: NonNull<sys::ibv_ah>) -> Result<(), VerbError>;
 
     /// `ibv_create_comp_channel`. Its `fd` is non-blocking.
@@ -180,7 +180,7 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     /// `ibv_get_cq_event` and `ibv_ack_cq_events`: takes and acknowledges one event, if there is one, and returns its
     /// queue.
     ///
-    /// The queue may be gone. Unless the caller knows that it is alive, only its address may be used.
+    /// The queue may be gone. A caller that does not know that the queue is alive uses only the address.
     unsafe fn take_cq_event_of(
         &self,
         channel: NonNull<sys::ibv_comp_channel>,
@@ -223,7 +223,7 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         attributes: &mut sys::ibv_srq_attr,
         mask: sys::ibv_srq_attr_mask,
     ) -> Result<(), VerbError>;
-    /// `ibv_query_srq`. A limit of 0 means that none is armed, or that its event was raised.
+    /// `ibv_query_srq`. A limit of 0 means that no limit is armed, or that its event was raised.
     unsafe fn query_srq(&self, srq: NonNull<sys::ibv_srq>) -> Result<sys::ibv_srq_attr, VerbError>;
     /// `ibv_destroy_srq`. The device no longer writes memory through its receives.
     unsafe fn destroy_srq(&self, srq: NonNull<sys::ibv_srq>) -> Result<(), VerbError>;
@@ -234,12 +234,12 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
         pd: NonNull<sys::ibv_pd>,
         attributes: &mut sys::ibv_qp_init_attr,
     ) -> Result<NonNull<sys::ibv_qp>, VerbError>;
-    /// `ibv_create_qp_ex`, and `ibv_qp_to_qp_ex` of the result: `None` if the provider made a pair without `ibv_wr_*`
-    /// although it was asked for one. `EOPNOTSUPP`: the device has no such pairs.
+    /// `ibv_create_qp_ex`, and `ibv_qp_to_qp_ex` of the result: `None` if the provider ignored the request for
+    /// `ibv_wr_*`. `EOPNOTSUPP`: the device has no such pairs.
     ///
     /// # Safety
     ///
-    /// The same as for [`create_qp`](Self::create_qp). The attributes also ask for operations of `ibv_wr_*`.
+    /// The same as for [`create_qp`](Self::create_qp). The attributes also name operations of `ibv_wr_*`.
     unsafe fn create_qp_ex(
         &self,
         context: NonNull<sys::ibv_context>,

@@ -5,6 +5,7 @@ use super::{Listed, Provider};
 use crate::sys::{self, inline};
 use crate::verb_error::VerbError;
 use std::ffi::{CStr, c_void};
+use std::marker::PhantomData;
 use std::{io, mem, os::fd::RawFd, ptr, ptr::NonNull, time::Duration};
 
 #[cfg(test)]
@@ -35,7 +36,7 @@ fn int(verb: &'static str, number: u32) -> Result<i32, VerbError> {
     i32::try_from(number).map_err(|_| VerbError::new(verb, libc::EINVAL))
 }
 
-/// Checks that the numbers in `attributes` fit an `int`, since other structs hold them as such.
+/// Checks that the numbers in `attributes` fit an `int`, which is their type in other structs.
 fn in_range(attributes: &mut sys::ibv_cq_init_attr_ex) -> Result<&mut sys::ibv_cq_init_attr_ex, VerbError> {
     int("ibv_create_cq_ex", attributes.cqe.max(attributes.comp_vector))?;
     Ok(attributes)
@@ -53,8 +54,55 @@ fn last_errno(verb: &'static str) -> VerbError {
     VerbError::new(verb, errno.unwrap_or(libc::EIO))
 }
 
+/// A device of libibverbs.
+#[derive(Clone, Copy)]
+pub(super) struct Device<'list> {
+    /// # Invariants
+    ///
+    /// 0. The device is alive for `'list`: it is in a list that is not freed, or a context of it is open.
+    raw: NonNull<sys::ibv_device>,
+    list: PhantomData<&'list ()>,
+}
+
+impl Device<'_> {
+    /// The device of a context. (A context always has one.)
+    ///
+    /// # Safety
+    ///
+    /// The context is open for as long as the result is used.
+    #[cfg(librdmacm)]
+    pub(super) unsafe fn of_context(context: NonNull<sys::ibv_context>) -> Option<Self> {
+        // SAFETY: the context is open (caller), and nobody writes this member while it is.
+        let raw = NonNull::new(unsafe { context.as_ref() }.device)?;
+        Some(Self { raw, list: PhantomData })
+    }
+
+    pub(super) fn name(self) -> String {
+        // SAFETY: the device is alive (0).
+        let name = unsafe { sys::ibv_get_device_name(self.raw.as_ptr()) };
+        // SAFETY: the name is a C string that lives as long as the device.
+        unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+    }
+
+    pub(super) fn guid_be(self) -> u64 {
+        // SAFETY: the device is alive (0).
+        unsafe { sys::ibv_get_device_guid(self.raw.as_ptr()) }
+    }
+
+    #[cfg(librdmacm)]
+    pub(super) fn is_iwarp(self) -> bool {
+        // SAFETY: the device is alive (0), and nobody writes this member.
+        unsafe { self.raw.as_ref() }.transport_type == sys::ibv_transport_type::IBV_TRANSPORT_IWARP
+    }
+
+    fn open(self) -> Result<NonNull<sys::ibv_context>, VerbError> {
+        // SAFETY: the device is alive (0).
+        non_null("ibv_open_device", unsafe { sys::ibv_open_device(self.raw.as_ptr()) })
+    }
+}
+
 /// Calls `f` with each device of `ibv_get_device_list`, until `f` returns `Some`.
-fn find<R>(mut f: impl FnMut(*mut sys::ibv_device) -> Option<R>) -> Result<Option<R>, VerbError> {
+fn find<R>(mut f: impl FnMut(Device<'_>) -> Option<R>) -> Result<Option<R>, VerbError> {
     let mut count = 0;
     // SAFETY: `count` may be written.
     let list = match non_null("ibv_get_device_list", unsafe { sys::ibv_get_device_list(&mut count) }) {
@@ -66,7 +114,8 @@ fn find<R>(mut f: impl FnMut(*mut sys::ibv_device) -> Option<R>) -> Result<Optio
     for index in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the list has `count` entries.
         let device = unsafe { list.as_ptr().wrapping_add(index).read() };
-        found = f(device);
+        // The device is in the list, which is freed only after this loop.
+        found = NonNull::new(device).and_then(|raw| f(Device { raw, list: PhantomData }));
         if found.is_some() {
             break;
         }
@@ -75,13 +124,6 @@ fn find<R>(mut f: impl FnMut(*mut sys::ibv_device) -> Option<R>) -> Result<Optio
     // (`ibv_get_device_list(3)`, NOTES).
     unsafe { sys::ibv_free_device_list(list.as_ptr()) };
     Ok(found)
-}
-
-fn name(device: *mut sys::ibv_device) -> String {
-    // SAFETY: `device` is in the list, which is not freed yet.
-    let name = unsafe { sys::ibv_get_device_name(device) };
-    // SAFETY: the name is a C string that lives as long as the device.
-    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }
 
 /// `ibv_is_fork_initialized`.
@@ -100,8 +142,7 @@ pub(crate) fn fork_init() -> Result<(), VerbError> {
 pub(crate) fn devices() -> Result<Vec<Listed>, VerbError> {
     let mut all = Vec::new();
     find::<()>(|device| {
-        // SAFETY: `device` is in the list, which is not freed yet.
-        all.push(Listed { name: name(device), guid_be: unsafe { sys::ibv_get_device_guid(device) } });
+        all.push(Listed { name: device.name(), guid_be: device.guid_be() });
         None
     })?;
     Ok(all)
@@ -109,11 +150,7 @@ pub(crate) fn devices() -> Result<Vec<Listed>, VerbError> {
 
 /// Opens the device of that name; `None` if there is none. Its descriptor for asynchronous events is non-blocking.
 pub(crate) fn open(wanted: &str) -> Result<Option<NonNull<sys::ibv_context>>, VerbError> {
-    let context = find(|device| {
-        // SAFETY: `device` is in the list, which is freed only after this closure.
-        (name(device) == wanted).then(|| non_null("ibv_open_device", unsafe { sys::ibv_open_device(device) }))
-    })?
-    .transpose()?;
+    let context = find(|device| (device.name() == wanted).then(|| device.open()))?.transpose()?;
     if let Some(context) = context {
         // SAFETY: the context was opened just now.
         let fd = unsafe { (*context.as_ptr()).async_fd };
@@ -166,8 +203,7 @@ macro_rules! verbs_that_fill {
     )*};
 }
 
-/// Verbs that make an object from another one, and return NULL on failure. In the call, `_` is the object that they
-/// take.
+/// Verbs that make an object from another one, and return NULL on failure. In the call, `_` is the other object.
 macro_rules! verbs_that_make {
     ($($(#[$doc:meta])* fn $method:ident($object:ident $(, $argument:ident: $type:ty)*) -> $made:ident
         = $($verb:ident)::+(_ $(, $passed:expr)*);)*) => {$(
@@ -328,8 +364,8 @@ impl Provider for RdmaCore {
         context: NonNull<sys::ibv_context>,
         attributes: &mut sys::ibv_qp_init_attr_ex,
     ) -> Result<(NonNull<sys::ibv_qp>, Option<NonNull<sys::ibv_qp_ex>>), VerbError> {
-        // SAFETY: the context is open, the domain and the queues in the attributes are alive, and the attributes ask
-        // for operations of `ibv_wr_*` (caller).
+        // SAFETY: the context is open, the domain and the queues in the attributes are alive, and the attributes name
+        // operations of `ibv_wr_*` (caller).
         let raw = unsafe { inline::ibv_create_qp_ex(context.as_ptr(), attributes) };
         let raw = non_null("ibv_create_qp_ex", raw)?;
         // SAFETY: the object was created just now.

@@ -44,11 +44,11 @@ pub struct Promises {
     /// A failed destroy leaves the object unchanged, so it can be tried again.
     pub(crate) destroy_may_be_retried: bool,
     /// Whether shared receive queues may be used. This needs two promises. After all pairs of such a queue and then the
-    /// queue itself are destroyed, no poll writes payload any more. And no poll writes to a receive that was posted
-    /// later.
+    /// queue itself are destroyed, no poll writes payload any more. And a poll that completes one receive never writes
+    /// to the memory of a receive that was posted after it.
     pub(crate) shared: Shared,
-    /// After a success, `ibv_poll_cq` has written every field that the library reads. None keeps the value that it had
-    /// in the caller's array.
+    /// After a success, `ibv_poll_cq` has written every field that the library reads. No such field keeps the value
+    /// from the caller's array.
     pub(crate) polls_fresh: bool,
     /// If `ibv_resize_cq` fails, the queue still works, and polls still find the completions that were in it.
     pub(crate) resizes: bool,
@@ -88,7 +88,7 @@ impl Promises {
     }
 
     /// Whether [`into_reset`](crate::QueuePair::into_reset) ends the requests in flight. If not, it is refused while
-    /// there are any.
+    /// any request is in flight.
     pub fn reset_is_a_barrier(&self) -> bool {
         self.reset_is_barrier
     }
@@ -227,8 +227,8 @@ impl Windows {
 /// The exceptions that the library makes for a provider.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Quirks {
-    /// A move to Reset may leave old requests that the device would run after the reset. So the library moves the pair
-    /// to Reset twice, and both moves must succeed.
+    /// A move to Reset may leave old requests that the device would run after the reset. The library moves every pair
+    /// to Reset twice; with this quirk, both moves must succeed.
     pub(crate) reset_twice: bool,
     /// When the pair returns from Send Queue Drain, the device does not go on sending until something is posted.
     pub(crate) nudge_after_drain: bool,
@@ -237,9 +237,11 @@ pub(crate) struct Quirks {
     /// Some completions have no event: flushed requests make none, or a poll overlooks a completion whose event was
     /// taken. So a sleeping thread polls from time to time.
     pub(crate) completes_quietly: bool,
-    /// When the peer accepts, rdma_cm names how many reads this side may start as the number that it has to serve, and
-    /// the other way round.
+    /// After the peer has accepted, rdma_cm swaps two numbers: the reads that this side may start, and the reads that
+    /// it has to serve.
     pub(crate) swaps_reply_depths: bool,
+    /// A query of a pair that rdma_cm has connected may report Reset, although the pair is in Ready To Send.
+    pub(crate) hides_state: bool,
 }
 
 impl Quirks {
@@ -249,6 +251,7 @@ impl Quirks {
         shared_resize_loses: false,
         completes_quietly: false,
         swaps_reply_depths: false,
+        hides_state: false,
     };
 }
 
@@ -309,7 +312,7 @@ pub(crate) const SIW: Promises = Promises {
     refusal_is_sure: true,
     teardown: Teardown::Anytime,
     shared: Shared::Yes,
-    quirks: Quirks { swaps_reply_depths: true, ..Quirks::NONE },
+    quirks: Quirks { swaps_reply_depths: true, hides_state: true, ..Quirks::NONE },
     ..UNREVIEWED
 };
 

@@ -34,6 +34,36 @@ pub struct SqdAttributes {
     pub pkey_index: Option<u16>,
 }
 
+impl SqdAttributes {
+    /// Adds the attributes that are not `None` to `modify`.
+    fn add_to(&self, modify: &mut Modify, port: PortNumber, source_row: u8) {
+        if let Some(path) = &self.path {
+            modify.set_path(path, port, source_row);
+        }
+        if let Some(timer) = self.min_rnr_timer {
+            modify.set_min_rnr_timer(timer);
+        }
+        let to = &mut modify.attributes;
+        let mut set = |is_set: bool, bit| {
+            if is_set {
+                modify.mask |= bit;
+            }
+        };
+        to.timeout = self.timeout.map_or(0, AckTimeout::value);
+        set(self.timeout.is_some(), mask::IBV_QP_TIMEOUT);
+        to.retry_cnt = self.retry_count.map_or(0, RetryCount::value);
+        set(self.retry_count.is_some(), mask::IBV_QP_RETRY_CNT);
+        to.rnr_retry = self.rnr_retry.map_or(0, RnrRetry::value);
+        set(self.rnr_retry.is_some(), mask::IBV_QP_RNR_RETRY);
+        to.max_rd_atomic = self.initiator_depth.map_or(0, ReadDepth::value);
+        set(self.initiator_depth.is_some(), mask::IBV_QP_MAX_QP_RD_ATOMIC);
+        to.max_dest_rd_atomic = self.responder_depth.map_or(0, ReadDepth::value);
+        set(self.responder_depth.is_some(), mask::IBV_QP_MAX_DEST_RD_ATOMIC);
+        to.pkey_index = self.pkey_index.unwrap_or(0);
+        set(self.pkey_index.is_some(), mask::IBV_QP_PKEY_INDEX);
+    }
+}
+
 /// The attributes of a pair that the device reports. A field that the state or the transport does not have is 0,
 /// `None`, or whatever the device put there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -238,7 +268,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.alter(set).map_err(refused)
     }
 
-    /// Changes those attributes of the connection that are not `None`: all of them, or none if the call fails.
+    /// Changes the attributes of the connection that are not `None`. If the call fails, none is changed.
     ///
     /// `ibv_modify_qp(3)`.
     ///
@@ -259,7 +289,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
             local.has_pkey(row)?;
         }
         self.inner.core.has_depths(attr.responder_depth, attr.initiator_depth)?;
-        self.alter_drained(|modify| modify.set_drained(attr, local.port, local.row()))?;
+        self.alter_drained(|modify| attr.add_to(modify, local.port, local.row()))?;
         if let Some(depth) = attr.initiator_depth {
             self.inner.send.set_initiator_depth(depth);
         }

@@ -2,7 +2,9 @@
 
 use super::error::{TransitionError, TransitionFailure};
 use super::pair::QueuePair;
-use super::state::{Errored, Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, SendQueueError, State};
+use super::state::{
+    Errored, Init, Kind, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, SendQueueError, State, kind,
+};
 use super::transport::{ReliableConnection, Transport};
 use crate::domain::Brand;
 use std::{error, fmt, mem};
@@ -61,18 +63,29 @@ pub enum AnyQueuePair<B, T = ReliableConnection> {
     SendQueueError(QueuePair<B, SendQueueError, T>),
     /// Error.
     Errored(QueuePair<B, Errored, T>),
-    /// No pair: it was taken out, or a closure of [`advance`](Self::advance) panicked.
+    /// No pair: it was taken out, a closure of [`advance`](Self::advance) panicked, or a call that failed did not give
+    /// it back.
     #[default]
     Vacant,
 }
 
 impl<B, S: State, T> From<QueuePair<B, S, T>> for AnyQueuePair<B, T> {
     fn from(pair: QueuePair<B, S, T>) -> Self {
-        S::any(pair)
+        let QueuePair { inner, .. } = pair;
+        match kind::<S>() {
+            Kind::Reset => Self::Reset(QueuePair::assume_state(inner)),
+            Kind::Init => Self::Init(QueuePair::assume_state(inner)),
+            Kind::ReadyToReceive => Self::ReadyToReceive(QueuePair::assume_state(inner)),
+            Kind::ReadyToSend => Self::ReadyToSend(QueuePair::assume_state(inner)),
+            Kind::SendQueueDrain => Self::SendQueueDrain(QueuePair::assume_state(inner)),
+            Kind::SendQueueError => Self::SendQueueError(QueuePair::assume_state(inner)),
+            Kind::Errored => Self::Errored(QueuePair::assume_state(inner)),
+        }
     }
 }
 
-/// The state that a pair reached when a transition in the closure of [`AnyQueuePair::advance`] failed. Made by `?`.
+/// The pair in the state that it reached, and why a transition in the closure of [`AnyQueuePair::advance`] failed. Made
+/// by `?`.
 pub struct Halted<B, T = ReliableConnection> {
     pair: AnyQueuePair<B, T>,
     source: TransitionFailure,
@@ -183,5 +196,42 @@ impl<B, T> fmt::Debug for AnyQueuePair<B, T> {
 impl<B, T> fmt::Debug for Halted<B, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Halted").field("pair", &self.pair).field("source", &self.source).finish()
+    }
+}
+
+#[cfg(all(test, feature = "soft", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::soft::Fabric;
+    use crate::{Checked, Context, Limits};
+
+    type Pair<S> = QueuePair<Checked, S, ReliableConnection>;
+
+    /// The pair in the state `S`, after it went through `AnyQueuePair`.
+    fn through_any<S: State>(pair: Pair<impl State>) -> Pair<S> {
+        let pair: Pair<S> = QueuePair::assume_state(pair.inner);
+        let any = AnyQueuePair::from(pair);
+        assert_eq!(any.state(), S::NAME);
+        match any {
+            AnyQueuePair::Reset(QueuePair { inner, .. })
+            | AnyQueuePair::Init(QueuePair { inner, .. })
+            | AnyQueuePair::ReadyToReceive(QueuePair { inner, .. })
+            | AnyQueuePair::ReadyToSend(QueuePair { inner, .. })
+            | AnyQueuePair::SendQueueDrain(QueuePair { inner, .. })
+            | AnyQueuePair::SendQueueError(QueuePair { inner, .. })
+            | AnyQueuePair::Errored(QueuePair { inner, .. }) => QueuePair::assume_state(inner),
+            AnyQueuePair::Vacant => panic!("the pair is gone"),
+        }
+    }
+
+    #[test]
+    fn a_pair_goes_into_the_variant_of_its_own_state() {
+        let domain = Context::open_on(&Fabric::new(), "soft0").unwrap().checked_domain().unwrap();
+        let (queue, _poller) = domain.completion_queue(16).unwrap();
+        let pair = domain.reliable(&queue, &Limits::default()).unwrap();
+        let pair = through_any::<Init>(through_any::<Reset>(pair));
+        let pair = through_any::<ReadyToSend>(through_any::<ReadyToReceive>(pair));
+        let pair = through_any::<SendQueueError>(through_any::<SendQueueDrain>(pair));
+        assert!(!through_any::<Errored>(pair).is_broken());
     }
 }

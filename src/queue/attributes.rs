@@ -1,14 +1,25 @@
 //! The attributes with which a queue pair is created, and those of each transition: exactly the ones that
 //! `ibv_modify_qp(3)` requires.
 
-use super::alter::SqdAttributes;
-use super::transport::Init;
 use crate::device::Port;
 use crate::inflight::Posting;
 use crate::sys::{self, ibv_access_flags, ibv_qp_attr_mask as mask};
 use crate::types::{
     AckTimeout, Gid, Mtu, OutOfRange, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer,
 };
+
+mod sealed {
+    use super::{Modify, Port, sys};
+
+    /// The attributes of the transition from Reset to Init.
+    #[allow(unnameable_types, reason = "seals the attributes of `Transport`")]
+    pub trait Init: for<'p> From<&'p Port> {
+        fn port(&self) -> &Port;
+        fn pkey_index(&self) -> u16;
+        fn modify(&self, kind: sys::ibv_qp_type) -> Modify;
+    }
+}
+pub(super) use sealed::Init;
 
 /// How many requests a queue pair may have in flight, how large they may be, and how they are posted.
 ///
@@ -82,7 +93,7 @@ impl PeerRights {
     pub const ALL: Self = Self { read: true, write: true, atomic: true };
 
     /// The rights that the flags of an `ibv_access_flags` word name.
-    pub(super) fn from_sys(flags: u32) -> Self {
+    pub(crate) fn from_sys(flags: u32) -> Self {
         let has = |flag: ibv_access_flags| flags & flag.0 != 0;
         Self {
             read: has(ibv_access_flags::IBV_ACCESS_REMOTE_READ),
@@ -253,7 +264,7 @@ pub struct RtrAttributes {
 }
 
 impl RtrAttributes {
-    /// The part of these attributes that an unreliable connection takes too.
+    /// The part of these attributes that an unreliable connection has too.
     pub(super) fn connection(&self) -> UnreliableRtrAttributes {
         let Self { path, path_mtu, destination, receive_psn, .. } = *self;
         UnreliableRtrAttributes { path, path_mtu, destination, receive_psn }
@@ -367,7 +378,7 @@ impl Modify {
         Self { attributes: sys::ibv_qp_attr { qp_state: state, ..Default::default() }, mask: mask::IBV_QP_STATE }
     }
 
-    /// Starts without a state, for changes in place: some devices take a change to the current state as a transition.
+    /// Starts without a state, for changes in place: some devices treat a change to the current state as a transition.
     pub(super) fn without_state() -> Self {
         Self { attributes: sys::ibv_qp_attr::default(), mask: mask(0) }
     }
@@ -380,7 +391,7 @@ impl Modify {
         this
     }
 
-    /// The attributes of the transition to Init that every transport has.
+    /// The attributes that the transition to Init has on every transport.
     fn init(port: &Port, pkey_index: u16) -> Self {
         let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_INIT);
         this.attributes.port_num = port.number().value();
@@ -404,33 +415,6 @@ impl Modify {
     pub(super) fn set_min_rnr_timer(&mut self, timer: RnrTimer) {
         self.attributes.min_rnr_timer = timer.value();
         self.mask |= mask::IBV_QP_MIN_RNR_TIMER;
-    }
-
-    pub(super) fn set_drained(&mut self, attr: &SqdAttributes, port: PortNumber, source_row: u8) {
-        if let Some(path) = &attr.path {
-            self.set_path(path, port, source_row);
-        }
-        if let Some(timer) = attr.min_rnr_timer {
-            self.set_min_rnr_timer(timer);
-        }
-        let to = &mut self.attributes;
-        let mut set = |is_set: bool, bit| {
-            if is_set {
-                self.mask |= bit;
-            }
-        };
-        to.timeout = attr.timeout.map_or(0, AckTimeout::value);
-        set(attr.timeout.is_some(), mask::IBV_QP_TIMEOUT);
-        to.retry_cnt = attr.retry_count.map_or(0, RetryCount::value);
-        set(attr.retry_count.is_some(), mask::IBV_QP_RETRY_CNT);
-        to.rnr_retry = attr.rnr_retry.map_or(0, RnrRetry::value);
-        set(attr.rnr_retry.is_some(), mask::IBV_QP_RNR_RETRY);
-        to.max_rd_atomic = attr.initiator_depth.map_or(0, ReadDepth::value);
-        set(attr.initiator_depth.is_some(), mask::IBV_QP_MAX_QP_RD_ATOMIC);
-        to.max_dest_rd_atomic = attr.responder_depth.map_or(0, ReadDepth::value);
-        set(attr.responder_depth.is_some(), mask::IBV_QP_MAX_DEST_RD_ATOMIC);
-        to.pkey_index = attr.pkey_index.unwrap_or(0);
-        set(attr.pkey_index.is_some(), mask::IBV_QP_PKEY_INDEX);
     }
 
     pub(super) fn ready_to_receive(attr: &RtrAttributes, port: PortNumber, source_row: u8) -> Self {

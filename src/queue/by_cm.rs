@@ -6,7 +6,8 @@ use super::error::{TransitionError, TransitionFailure};
 use super::pair::QueuePair;
 use super::state::{DeviceState, Init, ReadyToReceive, ReadyToSend, State};
 use super::transport::{Reliable, Transport};
-use crate::device::{Context, DeviceKey};
+use super::untyped::UntypedPair;
+use crate::device::Context;
 use crate::domain::{Brand, ProtectionDomain};
 use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
 use crate::types::{PortNumber, Psn, ReadDepth, RnrTimer};
@@ -18,22 +19,35 @@ pub(crate) type FromCm = (sys::ibv_qp_attr, Mask);
 /// Mask bits that rdma_cm sets by mistake for InfiniBand links.
 const STRAY_BITS: u32 = 0b111 << 21;
 
-/// The transition to the state `to`. What rdma_cm gives for that state names it already. If the attributes are those of
-/// another state, the device refuses them: the pair never gets the type of a state that the device was not asked for.
+/// The transition to the state `to`, with the attributes that rdma_cm gave for it. If they are the attributes of
+/// another state, the device refuses them. So a pair never gets the type of a state that the device was not asked to
+/// enter.
 fn modify(to: raw_state, (attributes, mask): FromCm) -> Modify {
     let attributes = sys::ibv_qp_attr { qp_state: to, ..attributes };
     Modify { attributes, mask: Mask(mask.0 & !STRAY_BITS) | Mask::IBV_QP_STATE }
 }
 
 impl<B: Brand> ProtectionDomain<B> {
-    /// The device of the domain.
-    pub(crate) fn device_key(&self) -> &DeviceKey {
-        &self.inner.context.device
-    }
-
     /// An address handle for the path that rdma_cm has found.
     pub(crate) fn handle_by_cm(&self, mut path: sys::ibv_ah_attr) -> Result<AddressHandle<B>, VerbError> {
         AddressHandle::create(self, &mut path)
+    }
+}
+
+/// A pair in Init without its brand, for a thread of `cm`: a thread takes only `'static` values, and a brand need not
+/// be `'static`.
+pub(crate) struct UnbrandedPair(UntypedPair);
+
+impl UnbrandedPair {
+    /// The pair again. `B` and `T` must be the types that it had.
+    pub(crate) fn with_brand<B: Brand, T: Reliable>(self) -> QueuePair<B, Init, T> {
+        QueuePair::assume_state(self.0)
+    }
+}
+
+impl<B: Brand, T: Reliable> QueuePair<B, Init, T> {
+    pub(crate) fn without_brand(self) -> UnbrandedPair {
+        UnbrandedPair(self.inner)
     }
 }
 
@@ -41,11 +55,6 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// The open device of the pair.
     pub(crate) fn context(&self) -> Context {
         Context(std::sync::Arc::clone(&self.inner.core.domain.context))
-    }
-
-    /// The device of the pair.
-    pub(crate) fn device_key(&self) -> &DeviceKey {
-        &self.inner.core.domain.context.device
     }
 
     /// The port on which the pair was moved to Init.
@@ -58,7 +67,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.core.shared.is_some()
     }
 
-    /// The two depths of `asked`, lowered to what the device can do: that of the responder, and that of the initiator.
+    /// `asked`, lowered to what the device can do: the responder's depth, then the initiator's.
     pub(crate) fn depths_at_most(&self, asked: [ReadDepth; 2]) -> [ReadDepth; 2] {
         let Ok(device) = self.inner.core.device() else { return asked };
         let [responder, initiator] = asked;
@@ -75,7 +84,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 }
 
 impl<B: Brand, T: Reliable> QueuePair<B, Init, T> {
-    /// Whether the event of the peer's answer has the two depths of reads in the wrong order.
+    /// Whether rdma_cm's event for the peer's answer has the two depths of reads in the wrong order.
     pub(crate) fn swaps_reply_depths(&self) -> bool {
         self.inner.core.domain.context.promises().quirks.swaps_reply_depths
     }
@@ -97,9 +106,9 @@ impl<B: Brand, T: Reliable> QueuePair<B, Init, T> {
         mut self,
         initiator_depth: ReadDepth,
     ) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
+        let hides_state = self.inner.core.domain.context.promises().quirks.hides_state;
         match self.query_state() {
-            // Soft iWARP says nothing about the state before Linux 6.8: it answers with zeros.
-            Ok(DeviceState::ReadyToSend | DeviceState::Reset) => {
+            Ok(state) if state == DeviceState::ReadyToSend || hides_state && state == DeviceState::Reset => {
                 self.inner.send.set_initiator_depth(initiator_depth);
                 Ok(QueuePair::assume_state(self.inner))
             }
@@ -120,7 +129,7 @@ impl<B: Brand, T: Reliable> QueuePair<B, ReadyToReceive, T> {
         let psn = Psn::clamped(modify.attributes.sq_psn);
         let mut pair = self.transition(modify)?;
         pair.inner.send.set_initiator_depth(initiator_depth);
-        // rdma_cm has chosen another number than the pair had for its endpoint.
+        // rdma_cm has chosen the first packet sequence number. It replaces the endpoint's.
         if let Some(core) = pair.inner.unsplit() {
             core.local.psn = psn;
         }
@@ -132,17 +141,45 @@ impl<B: Brand, T: Reliable> QueuePair<B, ReadyToReceive, T> {
 mod tests {
     use super::*;
     use crate::queue::attributes::{PeerPath, RtrAttributes};
-    use crate::soft::Fabric;
-    use crate::{Checked, Limits, ReliableConnection};
+    use crate::soft::{Fabric, Profile};
+    use crate::{Checked, Limits, Poller, ReliableConnection};
+
+    /// A pair in Init, on a fabric with this profile.
+    fn pair(profile: Profile) -> (Context, QueuePair<Checked, Init, ReliableConnection>, Poller<Checked>) {
+        let context = Context::open_on(&Fabric::with_profile(profile), "soft0").unwrap();
+        let domain = context.checked_domain().unwrap();
+        let (queue, poller) = domain.completion_queue(16).unwrap();
+        let pair = domain.reliable(&queue, &Limits::default()).unwrap();
+        let pair = pair.into_init(&context.active_port().unwrap()).unwrap();
+        (context, pair, poller)
+    }
+
+    /// A pair that rdma_cm has connected may be reported in Reset only by the provider with that quirk.
+    #[test]
+    fn a_connected_pair_in_reset_is_believed_of_one_provider_only() {
+        for (profile, is_believed) in [(Profile::Siw, true), (Profile::Irdma, false), (Profile::Specification, false)] {
+            let (_context, pair, _poller) = pair(profile);
+            pair.inner.core.modify(Modify::to(raw_state::IBV_QPS_RESET)).unwrap();
+            match pair.moved_by_cm(ReadDepth::saturating(1)) {
+                Ok(_) => assert!(is_believed, "{profile:?}"),
+                Err(error) => {
+                    let asked = ReadyToSend::NAME;
+                    assert!(!is_believed, "{profile:?}: {error}");
+                    assert!(matches!(error.source,
+                        TransitionFailure::Elsewhere { asked: is, state: DeviceState::Reset } if is == asked));
+                }
+            }
+        }
+        // Any other state is believed of no provider.
+        let (_context, pair, _poller) = pair(Profile::Siw);
+        pair.end_traffic().unwrap();
+        let failed = pair.moved_by_cm(ReadDepth::saturating(1)).map(drop).unwrap_err().source;
+        assert!(matches!(failed, TransitionFailure::Elsewhere { state: DeviceState::Error, .. }), "{failed}");
+    }
 
     #[test]
     fn attributes_of_another_state_do_not_give_the_type_of_ready_to_send() {
-        let context = Context::open_on(&Fabric::new(), "soft0").unwrap();
-        let domain = context.checked_domain().unwrap();
-        let (queue, _poller) = domain.completion_queue(16).unwrap();
-        let pair = domain.reliable(&queue, &Limits::default()).unwrap();
-        let pair: QueuePair<Checked, Init, ReliableConnection> =
-            pair.into_init(&context.active_port().unwrap()).unwrap();
+        let (_context, pair, _poller) = pair(Profile::Specification);
         let itself = pair.endpoint();
         let to_itself = RtrAttributes {
             path: PeerPath::to(itself.gid().unwrap()),

@@ -4,20 +4,23 @@ use super::attributes::Limits;
 use super::error::CreateError;
 use super::local_port::LocalPort;
 use super::pair::QueuePair;
+use super::pair_end::turn_for;
+use super::places::{PairLedgers, lease};
 use super::session;
+use super::shared::{Arrivals, Serves, SharedReceiveQueue};
 use super::state::Reset;
-use super::transport::{ReliableConnection, Transport, UnreliableConnection, UnreliableDatagram, code};
-use super::untyped::{PairCore, PairLedgers, Places, UntypedPair, turn_for};
-use crate::completion::{CompletionQueue, CqInner, NoRoom};
+use super::transport::{OnShared, ReliableConnection, Transport, UnreliableConnection, UnreliableDatagram, code};
+use super::untyped::{PairCore, UntypedPair};
+use crate::completion::{CompletionQueue, CqInner};
 use crate::device::iwarp::NotOnIwarp;
 use crate::domain::{Brand, DomainInner, ProtectionDomain};
 use crate::inflight::ledger::{MAX_DEPTH, Origin};
-use crate::inflight::{PairAttributes, PairStatus, PostLimits, QueueKind, RawPair, SharedCore, Terms};
+use crate::inflight::{PairAttributes, PairStatus, PostLimits, RawPair, SharedCore, Terms};
 use crate::provider::reviewed::{Promises, Teardown};
 use crate::sys;
+use crate::trace;
 use crate::types::{Psn, Qpn};
 use crate::verb_error::{VerbError, note_leak};
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -142,6 +145,121 @@ impl<B: Brand> ProtectionDomain<B> {
     }
 }
 
+/// How a shared receive queue makes the queue pairs that receive from it.
+impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
+    /// A queue pair for reliable connections that receives from this queue, and whose sends and receives complete on
+    /// `queue`.
+    ///
+    /// `ibv_create_qp(3)`. As [`ProtectionDomain::reliable`](crate::ProtectionDomain::reliable), but `limits.receives`
+    /// is ignored. The first pair on a completion queue leases room there for all receives of this queue
+    /// ([`SharedLimits::completions`](crate::shared::SharedLimits::completions)).
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`]: limits that the device does not have, or no room left on the completion queue.
+    #[doc(alias = "ibv_create_qp")]
+    pub fn reliable(
+        &self,
+        queue: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, OnShared<ReliableConnection>>, CreateError>
+    where
+        A: Serves<ReliableConnection>,
+    {
+        self.reliable_on(queue, queue, limits)
+    }
+
+    /// As [`reliable`](Self::reliable), with one completion queue for sends and another for receives.
+    ///
+    /// # Errors
+    ///
+    /// As [`reliable`](Self::reliable); [`CreateError::TwoQueues`] if
+    /// [`pairs_may_have_two_queues`](crate::device::Promises::pairs_may_have_two_queues) is false.
+    pub fn reliable_on(
+        &self,
+        sends: &CompletionQueue<B>,
+        receives: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, OnShared<ReliableConnection>>, CreateError>
+    where
+        A: Serves<ReliableConnection>,
+    {
+        QueuePair::create_on_shared(self.core(), &sends.inner, &receives.inner, limits)
+    }
+
+    /// A queue pair for unreliable connections: as [`reliable`](Self::reliable).
+    ///
+    /// # Errors
+    ///
+    /// As [`reliable`](Self::reliable).
+    #[doc(alias = "ibv_create_qp")]
+    pub fn unreliable(
+        &self,
+        queue: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableConnection>>, CreateError>
+    where
+        A: Serves<UnreliableConnection>,
+    {
+        self.unreliable_on(queue, queue, limits)
+    }
+
+    /// As [`unreliable`](Self::unreliable), with one completion queue for sends and another for receives.
+    ///
+    /// # Errors
+    ///
+    /// As [`reliable`](Self::reliable).
+    pub fn unreliable_on(
+        &self,
+        sends: &CompletionQueue<B>,
+        receives: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableConnection>>, CreateError>
+    where
+        A: Serves<UnreliableConnection>,
+    {
+        QueuePair::create_on_shared(self.core(), &sends.inner, &receives.inner, limits)
+    }
+
+    /// A queue pair for datagrams that receives from this queue, and whose sends and receives complete on `queue`: as
+    /// [`reliable`](Self::reliable).
+    ///
+    /// `ibv_create_qp(3)`. Each message is a [`Work::Datagram`](crate::Work::Datagram). If a datagram is longer than
+    /// the receive, some devices lose it, and others fail the pair that took the receive.
+    ///
+    /// # Errors
+    ///
+    /// As [`reliable`](Self::reliable).
+    #[doc(alias = "ibv_create_qp")]
+    pub fn datagram(
+        &self,
+        queue: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableDatagram>>, CreateError>
+    where
+        A: Serves<UnreliableDatagram>,
+    {
+        self.datagram_on(queue, queue, limits)
+    }
+
+    /// As [`datagram`](Self::datagram), with one completion queue for sends and another for receives.
+    ///
+    /// # Errors
+    ///
+    /// As [`reliable`](Self::reliable).
+    pub fn datagram_on(
+        &self,
+        sends: &CompletionQueue<B>,
+        receives: &CompletionQueue<B>,
+        limits: &Limits,
+    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableDatagram>>, CreateError>
+    where
+        A: Serves<UnreliableDatagram>,
+    {
+        QueuePair::create_on_shared(self.core(), &sends.inner, &receives.inner, limits)
+    }
+}
+
 impl UntypedPair {
     pub(super) fn create<B: Brand, T: Transport>(
         domain: &Arc<DomainInner>,
@@ -167,16 +285,16 @@ impl UntypedPair {
         if functions.post_send.is_none() || functions.post_recv.is_none() {
             return Err(VerbError::new("ibv_post_send", libc::EOPNOTSUPP).into());
         }
-        let row = domain.context.promises();
+        let promises = domain.context.promises();
         if limits.posting.is_in_sessions() {
             session::check_device(&domain.context, limits)?;
         }
-        if row.teardown == Teardown::Polled && !Arc::ptr_eq(sends, receives) {
-            return Err(CreateError::TwoQueues { provider: row.name });
+        if promises.teardown == Teardown::Polled && !Arc::ptr_eq(sends, receives) {
+            return Err(CreateError::TwoQueues { provider: promises.name });
         }
         if let Some(shared) = shared {
             shared.alive("ibv_create_qp")?;
-            CreateError::check_shared(row)?;
+            CreateError::check_shared(promises)?;
         }
         let places = lease(sends, receives, limits, shared)?;
         let asked = PairAttributes {
@@ -203,13 +321,13 @@ impl UntypedPair {
                 return Err(error);
             }
         };
-        // Some providers grant fewer inline bytes than were asked for.
+        // Some providers grant fewer inline bytes than requested.
         let limits = &Limits { inline_bytes: limits.inline_bytes.min(granted.max_inline_data), ..*limits };
         let number = raw.number();
         let is_number = Qpn::new(number).is_ok();
         let origin = Origin::new(number, code::<T>() == sys::ibv_qp_type::IBV_QPT_UD);
-        let ledgers = PairLedgers::new(&domain.ledgers, &places, limits, origin, row.sends_may_be_unsignalled());
-        let status = PairStatus::new(row, number, code::<T>(), domain.id(), ledgers.detours());
+        let ledgers = PairLedgers::new(&domain.ledgers, &places, limits, origin, promises.sends_may_be_unsignalled());
+        let status = PairStatus::new(promises, number, code::<T>(), domain.id(), ledgers.detours());
         raw.note();
         let posters = ledgers.attach(sends, receives, &status);
         let mut core = PairCore {
@@ -227,7 +345,7 @@ impl UntypedPair {
         // From here on, an early return drops the core, which destroys the pair.
         if limits.posting.is_in_sessions() {
             if core.raw.posting() != limits.posting {
-                // The provider made a pair that has no `ibv_wr_*` functions.
+                // The provider made a pair without some `ibv_wr_*` function.
                 return Err(session::unavailable());
             }
             status.send_in_sessions();
@@ -238,18 +356,19 @@ impl UntypedPair {
         if !(is_number && fits_sends && (fits_receives || shared.is_some())) {
             return Err(VerbError::new("ibv_create_qp", libc::ENOMEM).into());
         }
-        let mut limits = post_limits(limits, row, domain.context.is_iwarp());
+        let mut limits = post_limits(limits, promises, domain.context.is_iwarp());
         if limits.elements > 1 && core.device().is_ok_and(|device| device.max_sge_rd == 1) {
             limits.flags |= PostLimits::ONE_PER_READ;
         }
         let terms = Terms { limits, status };
         let (send, receive) = core.raw.queues(posters.into(), &terms)?;
+        trace::pair_made(core.qpn().value(), std::any::type_name::<T>());
         Ok(Self { send, core: Arc::new(core), receive })
     }
 }
 
 /// The limits against which each post is checked.
-pub(super) fn post_limits(limits: &Limits, row: &Promises, is_iwarp: bool) -> PostLimits {
+pub(super) fn post_limits(limits: &Limits, promises: &Promises, is_iwarp: bool) -> PostLimits {
     let Limits { inline_bytes, elements, posting, .. } = *limits;
     let short = |limit: u32| limit.min(u16::MAX.into()) as u16;
     PostLimits {
@@ -257,7 +376,7 @@ pub(super) fn post_limits(limits: &Limits, row: &Promises, is_iwarp: bool) -> Po
         datagram_bytes: 0,
         elements: short(elements.max(1)),
         posting,
-        flags: (if row.windows.are_barriers() { PostLimits::BARRIER } else { 0 })
+        flags: (if promises.windows.are_barriers() { PostLimits::BARRIER } else { 0 })
             | (if is_iwarp { PostLimits::IWARP } else { 0 }),
     }
     .with_reads(true)
@@ -266,13 +385,12 @@ pub(super) fn post_limits(limits: &Limits, row: &Promises, is_iwarp: bool) -> Po
 /// A pair that a provider has made, with what it granted.
 type Made = (RawPair, sys::ibv_qp_cap);
 
-/// How many pairs are created, at most, to find one whose number is not taken.
+/// The most pairs that are created to find one whose number is not taken.
 const TRIES: usize = 64;
 
 /// Creates a pair whose number is not taken. Completions of shared receives name their pair only by this number, and
 /// completions of an earlier pair with the same number may still be unpolled. A device may reuse a number at once after
-/// destroy, but never while a pair has it: so this keeps each pair with a taken number until it has found a free
-/// number.
+/// destroy, but never while a pair has it. So each pair with a taken number is kept until a free number is found.
 fn make_with_free_number(
     domain: &DomainInner,
     make: impl Fn() -> Result<Made, CreateError>,
@@ -299,34 +417,4 @@ fn make_with_free_number(
         }
     }
     found
-}
-
-/// Leases a place on each of the two completion queues. If one has no room, neither keeps a lease.
-fn lease(
-    sends: &CqInner,
-    receives: &CqInner,
-    limits: &Limits,
-    shared: Option<&Arc<SharedCore>>,
-) -> Result<Places, NoRoom> {
-    // If both sides complete on one queue, the error names what the whole pair needs and what the queue has free.
-    let of_both = |error: NoRoom, other: u32, leased: u32| match ptr::eq(sends, receives) {
-        true => NoRoom { needed: error.needed.saturating_add(other), free: error.free.saturating_add(leased) },
-        false => error,
-    };
-    let of_receives = match shared {
-        Some(shared) => receives.needed_by(&shared.ledger),
-        None => limits.receives,
-    };
-    let send = sends.lease(QueueKind::Send, limits.sends).map_err(|error| of_both(error, of_receives, 0))?;
-    let receive = match shared {
-        Some(shared) => receives.lease_shared(&shared.ledger),
-        None => receives.lease(QueueKind::Receive, limits.receives),
-    };
-    match receive {
-        Ok(receive) => Ok(Places { send, receive }),
-        Err(error) => {
-            sends.release(send, true);
-            Err(of_both(error, limits.sends, limits.sends))
-        }
-    }
 }

@@ -1,29 +1,19 @@
-//! Unreliable datagrams: address handles, recipients, and the transitions of their queue pairs.
+//! The recipients of datagrams: address handles, and queue pairs behind them.
 
-use super::attributes::{Modify, PeerPath};
-use super::error::TransitionError;
-use super::pair::QueuePair;
+use super::attributes::PeerPath;
 use super::request::{RequestMemory, SendMemory, SendTo, sealed};
-use super::state::{GoesTo, PostSend, ReadyToReceive, ReadyToSend, State};
-use super::transport::{Carries, Connectionless, OnShared, Transport, UnreliableDatagram, code};
 use crate::completion::Datagram;
 use crate::device::{LinkLayer, Port};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainId, ProtectionDomain};
-use crate::inflight::{AhInner, Entry, HEADER_BYTES, Operation, PostError, Postable, To, WorkId, WorkRequest};
+use crate::inflight::{Action, AhInner, Entry, Operation, Postable, To, WorkRequest};
 use crate::memory::{Descriptor, ListInner};
 use crate::queue::Endpoint;
 use crate::seal::Key;
-use crate::sys::{ibv_ah_attr, ibv_qp_state as raw_state, ibv_qp_type};
+use crate::sys::ibv_ah_attr;
 use crate::types::{Gid, OutOfRange, Qkey, Qpn};
 use crate::verb_error::VerbError;
 use std::{fmt, marker::PhantomData, sync::Arc};
-
-/// How many bytes at the start of each receive hold the header, not the message.
-#[inline(always)]
-pub(super) const fn header_bytes<T: Transport>() -> usize {
-    if code::<T>().0 == ibv_qp_type::IBV_QPT_UD.0 { HEADER_BYTES } else { 0 }
-}
 
 /// How datagrams reach a port, resolved once: an address handle of domain `B`. Clones share one handle of the device.
 ///
@@ -212,10 +202,19 @@ impl<B, M: fmt::Debug> fmt::Debug for AddressedParts<B, M> {
 }
 
 impl<B, M> Addressed<B, M> {
-    /// The caller uses it only in requests of kind [`SendTo`] (0).
+    /// The caller uses the result only in requests of kind [`SendTo`] (0).
     #[inline(always)]
     pub(super) fn new(memory: M, recipient: Recipient<B>) -> Self {
         Self { memory, recipient }
+    }
+}
+
+impl<B, M> WorkRequest<Addressed<B, M>, SendTo> {
+    /// Sends the filled part of `memory` to `recipient`, as one datagram.
+    #[doc(alias = "IBV_WR_SEND")]
+    #[inline(always)]
+    pub fn send_to(memory: M, recipient: &Recipient<B>) -> Self {
+        Self::new(Addressed::new(memory, recipient.clone()), Action::send())
     }
 }
 
@@ -268,152 +267,5 @@ impl<B, M: SendMemory<B>> Postable<B> for Addressed<B, M> {
     }
     fn from_entry(entry: Entry, (recipient, rest): Self::Rest, key: Key) -> Option<Self> {
         M::from_entry(entry, rest, key).map(|memory| Self { memory, recipient })
-    }
-}
-
-/// The transitions of unreliable datagrams, which have no peer to connect to.
-impl<B: Brand, S: State> QueuePair<B, S, UnreliableDatagram> {
-    /// Moves the pair from Init to Ready To Receive.
-    ///
-    /// `ibv_modify_qp(3)`.
-    ///
-    /// # Errors
-    ///
-    /// The device refused.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn into_rtr(self) -> Result<QueuePair<B, ReadyToReceive, UnreliableDatagram>, TransitionError<Self>>
-    where
-        S: GoesTo<ReadyToReceive>,
-    {
-        self.ready_to_receive()
-    }
-
-    /// Moves the pair from Ready To Receive to Ready To Send.
-    ///
-    /// `ibv_modify_qp(3)`.
-    ///
-    /// # Errors
-    ///
-    /// The device refused.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn into_rts(self) -> Result<QueuePair<B, ReadyToSend, UnreliableDatagram>, TransitionError<Self>>
-    where
-        S: GoesTo<ReadyToSend>,
-    {
-        self.ready_to_send()
-    }
-}
-
-/// The transitions of unreliable datagrams with shared receives.
-impl<B: Brand, S: State> QueuePair<B, S, OnShared<UnreliableDatagram>> {
-    /// Moves the pair from Init to Ready To Receive.
-    ///
-    /// # Errors
-    ///
-    /// The device refused.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn into_rtr(self) -> Result<QueuePair<B, ReadyToReceive, OnShared<UnreliableDatagram>>, TransitionError<Self>>
-    where
-        S: GoesTo<ReadyToReceive>,
-    {
-        self.ready_to_receive()
-    }
-
-    /// Moves the pair from Ready To Receive to Ready To Send.
-    ///
-    /// # Errors
-    ///
-    /// The device refused.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn into_rts(self) -> Result<QueuePair<B, ReadyToSend, OnShared<UnreliableDatagram>>, TransitionError<Self>>
-    where
-        S: GoesTo<ReadyToSend>,
-    {
-        self.ready_to_send()
-    }
-}
-
-/// Methods of all datagram pairs, with receives of their own or shared receives.
-impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    fn ready_to_receive(self) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>> {
-        self.transition(Modify::to(raw_state::IBV_QPS_RTR))
-    }
-
-    fn ready_to_send(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
-        let psn = self.inner.core.local.psn;
-        self.transition(Modify::ready_to_send_from(psn))
-    }
-
-    /// Moves the pair from Init to Ready To Send. It then sends, and takes datagrams from everyone who knows its Q_Key.
-    ///
-    /// `ibv_modify_qp(3)`, twice.
-    ///
-    /// # Errors
-    ///
-    /// The device refused; the pair comes back in the state that it reached.
-    #[allow(clippy::type_complexity, reason = "a pair of two states")]
-    pub fn open(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<super::AnyQueuePair<B, T>>>
-    where
-        S: GoesTo<ReadyToReceive>,
-        T: Connectionless,
-    {
-        self.ready_to_receive()
-            .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })?
-            .ready_to_send()
-            .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })
-    }
-
-    /// Sends the filled part of `memory` to `recipient`, as one datagram: [`post`](Self::post) of
-    /// [`WorkRequest::send_to`].
-    ///
-    /// `ibv_post_send(3)`. A datagram has at most as many bytes as the port's MTU.
-    ///
-    /// # Errors
-    ///
-    /// [`PostError`] gives the memory back, except [`PostError::Uncertain`].
-    #[doc(alias = "ibv_post_send")]
-    pub fn post_send_to<M: SendMemory<B>>(
-        &mut self,
-        memory: M,
-        recipient: &Recipient<B>,
-    ) -> Result<WorkId, PostError<M>>
-    where
-        S: PostSend,
-        T: Carries<SendTo>,
-    {
-        let request: WorkRequest<_, SendTo> = WorkRequest::send_to(memory, recipient);
-        self.post(request).map_err(|error| error.map(|request| request.into_memory().memory))
-    }
-
-    /// Joins a multicast group: datagrams to it arrive here too, until the pair leaves it or is destroyed.
-    ///
-    /// `ibv_attach_mcast(3)`. On Ethernet, the port's network interface must have joined the group as well.
-    ///
-    /// # Errors
-    ///
-    /// The device refused: `EINVAL` if `group` is not a multicast address.
-    #[doc(alias = "ibv_attach_mcast")]
-    pub fn join_group(&mut self, group: Gid, lid: u16) -> Result<(), VerbError>
-    where
-        T: Connectionless,
-    {
-        let busy = VerbError::new("ibv_attach_mcast", libc::EBUSY);
-        self.inner.unsplit().ok_or(busy)?.raw.attach(group, lid)
-    }
-
-    /// Leaves a multicast group.
-    ///
-    /// `ibv_detach_mcast(3)`.
-    ///
-    /// # Errors
-    ///
-    /// The device refused: `EINVAL` if the pair is not a member.
-    #[doc(alias = "ibv_detach_mcast")]
-    pub fn leave_group(&mut self, group: Gid, lid: u16) -> Result<(), VerbError>
-    where
-        T: Connectionless,
-    {
-        let busy = VerbError::new("ibv_detach_mcast", libc::EBUSY);
-        self.inner.unsplit().ok_or(busy)?.raw.detach(group, lid)
     }
 }

@@ -144,7 +144,7 @@ impl Endpoint {
         self.lid
     }
 
-    /// The greatest MTU of the pair's port.
+    /// The active MTU of the pair's port.
     pub fn mtu(&self) -> Mtu {
         self.mtu
     }

@@ -27,7 +27,7 @@ pub enum CreateError {
     /// A depth of 0, or one that is too large.
     #[error("a work queue holds 1 to {most} requests, not {asked}")]
     Depth {
-        /// What was asked for.
+        /// The requested depth.
         asked: u32,
         /// The largest depth of this library.
         most: u32,
@@ -48,7 +48,7 @@ pub enum CreateError {
         /// The environment variable, with its value, that makes them safe.
         set: Option<(&'static str, &'static str)>,
     },
-    /// The device does not take requests through `ibv_wr_*`, or its provider does not do it well enough
+    /// The device takes no requests through `ibv_wr_*`, or its provider does not follow `ibv_wr_post(3)`
     /// (`docs/providers.md`). On rxe it works if [`Limits::elements`](crate::Limits::elements) is 0 or 1.
     #[error("requests cannot be posted with ibv_wr_* on this device: create the queue pair with `Posting::List`")]
     NoWorkRequestApi(#[source] VerbError),
@@ -66,8 +66,8 @@ pub enum CreateError {
 
 impl CreateError {
     /// Checks that shared receive queues of this provider can be used.
-    pub(super) fn check_shared(row: &Promises) -> Result<(), Self> {
-        row.shared.check().map_err(|set| Self::NoSharedReceives { provider: row.name, set })
+    pub(super) fn check_shared(promises: &Promises) -> Result<(), Self> {
+        promises.shared.check().map_err(|set| Self::NoSharedReceives { provider: promises.name, set })
     }
 }
 
@@ -82,9 +82,9 @@ fn hint_of_shared(set: &Option<(&'static str, &'static str)>) -> String {
     }
 }
 
-/// A transition that did not happen. The error gives the pair back unchanged.
+/// A transition that did not happen. The error gives the pair back.
 pub struct TransitionError<Q> {
-    /// The queue pair, in the state that it had.
+    /// The queue pair, in the state that it had before the failed transition.
     pub queue_pair: Q,
     /// Why the transition did not happen.
     pub source: TransitionFailure,
@@ -97,7 +97,7 @@ pub enum TransitionFailure {
     /// The device refused.
     #[error("the queue pair did not move to {to}{}", hint(.to, .source))]
     Verb {
-        /// The state that was asked for.
+        /// The requested state.
         to: &'static str,
         /// What the device answered.
         source: VerbError,
@@ -130,7 +130,7 @@ pub enum TransitionFailure {
     /// The path MTU is larger than the port's.
     #[error("the path MTU must be at most the port's {most} bytes, not {asked}")]
     Mtu {
-        /// What was asked for.
+        /// The requested MTU.
         asked: Mtu,
         /// What the port carries.
         most: Mtu,
@@ -141,7 +141,7 @@ pub enum TransitionFailure {
     /// The port's table of partition keys has no such entry.
     #[error("the port's table of partition keys has {rows} entries: there is none at index {asked}")]
     PkeyIndex {
-        /// The index that was asked for.
+        /// The requested index.
         asked: u16,
         /// How many entries the table has.
         rows: u16,
@@ -155,7 +155,7 @@ pub enum TransitionFailure {
     /// The device cannot serve that many reads and atomics at once, or cannot have that many outstanding.
     #[error("the device supports at most {most} reads and atomics at once, not {asked} (see `DeviceAttributes`)")]
     ReadDepth {
-        /// What was asked for.
+        /// The requested number.
         asked: ReadDepth,
         /// What the device has.
         most: u32,
@@ -163,7 +163,7 @@ pub enum TransitionFailure {
     /// The device says that the pair is in another state.
     #[error("the queue pair is not in {asked}: the device reports {state:?}")]
     Elsewhere {
-        /// The state that was asked for.
+        /// The state that the program asked for.
         asked: &'static str,
         /// The state that the device reported.
         state: DeviceState,
@@ -205,7 +205,7 @@ pub enum TransitionFailure {
         /// The provider.
         provider: &'static str,
     },
-    /// A completion queue has no slot left under which the pair could go on after the reset.
+    /// A completion queue has no slot left, and after the reset the pair needs a new one.
     #[error(
         "the completion queue has no slot left for the queue pair after a reset: destroy the pair and create another"
     )]

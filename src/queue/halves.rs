@@ -1,18 +1,21 @@
 //! A queue pair split for two threads.
 
+use super::attributes::Modify;
 use super::batch::{Batch, batch};
-use super::datagram::header_bytes;
-use super::pair::QueuePair;
-use super::request::{self, FillMemory, RequestMemory, SendMemory};
-use super::state::ReadyToSend;
-use super::transport::{Carries, ReliableConnection, Transport};
-use super::untyped::{PairCore, UntypedPair};
+#[cfg(feature = "aio")]
+use super::places::QueueIds;
+use super::request::{self, BindWindow, FillMemory, RequestMemory, Revoke, SendInvalidating, SendMemory};
+use super::transport::{Carries, ReliableConnection, Transport, header_bytes};
+use super::untyped::PairCore;
 use crate::domain::Brand;
 use crate::domain::brand::Branded;
-use crate::inflight::PostError;
-use crate::inflight::{BatchError, PostAllError, Status, WorkId, WorkRequest, post_all};
-use crate::inflight::{ReceiveQueue, SendQueue};
+use crate::inflight::{
+    BatchError, PostAllError, PostError, ReceiveQueue, SendQueue, Status, WorkId, WorkRequest, post_all,
+};
+use crate::memory::{Bindable, BoundWindow, Exposed, RemoteWindow, Window, WindowRights, WindowType};
+use crate::sys::ibv_qp_state;
 use crate::types::Qpn;
+use crate::verb_error::VerbError;
 use std::convert::identity;
 use std::{fmt, marker::PhantomData, sync::Arc};
 
@@ -20,14 +23,14 @@ use std::{fmt, marker::PhantomData, sync::Arc};
 ///
 /// Transitions need the whole pair: [`join`](Self::join) the halves first.
 pub struct SendHalf<B, T = ReliableConnection> {
-    half: (SendQueue, Arc<PairCore>),
+    pub(super) half: (SendQueue, Arc<PairCore>),
     brand: Branded<B>,
     transport: PhantomData<fn() -> T>,
 }
 
 /// The half of a pair that receives.
 pub struct ReceiveHalf<B, T = ReliableConnection> {
-    half: (ReceiveQueue, Arc<PairCore>),
+    pub(super) half: (ReceiveQueue, Arc<PairCore>),
     brand: Branded<B>,
     transport: PhantomData<fn() -> T>,
 }
@@ -65,20 +68,58 @@ impl<B, T> fmt::Debug for JoinHalvesError<B, T> {
     }
 }
 
+fn broken_by(core: &PairCore) -> Option<Status> {
+    core.first_failure().or(core.is_broken().then_some(Status::Flushed))
+}
+
 impl<B: Brand, T: Transport> SendHalf<B, T> {
     pub(super) fn new(queue: SendQueue, core: Arc<PairCore>) -> Self {
         Self { half: (queue, core), brand: PhantomData, transport: PhantomData }
     }
 
-    pub(super) fn queue_mut(&mut self) -> &mut SendQueue {
-        &mut self.half.0
+    /// The id that the next request gets, unless the pair is reset before.
+    #[inline(always)]
+    pub(crate) fn next_id(&self) -> WorkId {
+        self.half.0.id()
     }
 
-    /// Posts a request: see [`QueuePair::post`].
+    /// How many more requests fit; 0 if the pair is broken.
+    #[inline(always)]
+    pub(crate) fn room(&self) -> u32 {
+        self.half.0.room()
+    }
+
+    /// How many requests are in flight.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.half.0.outstanding()
+    }
+
+    /// The ids of the queue.
+    #[cfg(feature = "aio")]
+    pub(crate) fn ids(&self) -> QueueIds {
+        let next = self.next_id();
+        let first = self.half.1.places.as_ref().map_or(next, |places| places.send.next);
+        QueueIds { first, next, in_flight: self.in_flight() }
+    }
+
+    /// What broke the pair, as far as the poller saw; [`Status::Flushed`] if it saw no other failure.
+    pub(crate) fn broken_by(&self) -> Option<Status> {
+        broken_by(&self.half.1)
+    }
+
+    /// Moves the pair to Error.
+    pub(crate) fn end_traffic(&self) -> Result<(), VerbError> {
+        self.half.1.modify(Modify::to(ibv_qp_state::IBV_QPS_ERR))?;
+        // If nothing is in flight, no flushed request tells.
+        self.half.1.note_broken();
+        Ok(())
+    }
+
+    /// Posts a request: see [`QueuePair::post`](crate::QueuePair::post).
     ///
     /// # Errors
     ///
-    /// As [`QueuePair::post`].
+    /// As [`QueuePair::post`](crate::QueuePair::post).
     #[inline]
     pub fn post<M: RequestMemory<B, K>, K>(
         &mut self,
@@ -90,11 +131,11 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
         self.half.0.post(request, identity)
     }
 
-    /// Sends the filled part of `memory`: see [`QueuePair::post_send`].
+    /// Sends the filled part of `memory`: see [`QueuePair::post_send`](crate::QueuePair::post_send).
     ///
     /// # Errors
     ///
-    /// As [`QueuePair::post_send`].
+    /// As [`QueuePair::post_send`](crate::QueuePair::post_send).
     #[inline]
     pub fn post_send<M: SendMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
     where
@@ -103,11 +144,11 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
         self.half.0.post(WorkRequest::send(memory), WorkRequest::into_inner)
     }
 
-    /// Lends `f` a batch: see [`QueuePair::batch`].
+    /// Lends `f` a batch: see [`QueuePair::batch`](crate::QueuePair::batch).
     ///
     /// # Errors
     ///
-    /// As [`QueuePair::batch`].
+    /// As [`QueuePair::batch`](crate::QueuePair::batch).
     #[inline]
     pub fn batch<'env, R>(
         &mut self,
@@ -116,11 +157,11 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
         batch(&mut self.half.0, f)
     }
 
-    /// Posts requests for the items of a vector: see [`QueuePair::post_all`].
+    /// Posts requests for the items of a vector: see [`QueuePair::post_all`](crate::QueuePair::post_all).
     ///
     /// # Errors
     ///
-    /// As [`QueuePair::post_all`].
+    /// As [`QueuePair::post_all`](crate::QueuePair::post_all).
     #[inline]
     pub fn post_all<'env, X, M: RequestMemory<B, K> + 'env, K>(
         &mut self,
@@ -142,21 +183,57 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
     pub fn first_failure(&self) -> Option<Status> {
         self.half.1.first_failure()
     }
+}
 
-    /// Rebuilds the whole pair from its two halves.
+/// Memory windows.
+impl<B: Brand, T: Transport> SendHalf<B, T> {
+    /// Binds a window: see [`QueuePair::post_bind`](crate::QueuePair::post_bind).
     ///
     /// # Errors
     ///
-    /// `receive` is of another pair; both come back.
-    pub fn join(self, receive: ReceiveHalf<B, T>) -> Result<QueuePair<B, ReadyToSend, T>, JoinHalvesError<B, T>> {
-        if !Arc::ptr_eq(&self.half.1, &receive.half.1) {
-            return Err(JoinHalvesError { send: self, receive });
-        }
-        let (send, core) = self.half;
-        let (receive, other) = receive.half;
-        // After this drop the pair holds the only reference to its core.
-        drop(other);
-        Ok(QueuePair::assume_state(UntypedPair { send, core, receive }))
+    /// As [`QueuePair::post_bind`](crate::QueuePair::post_bind).
+    #[allow(clippy::type_complexity, reason = "a window and its memory")]
+    pub fn post_bind<W: WindowRights, K: WindowType>(
+        &mut self,
+        window: Window<B, K>,
+        memory: Bindable<B>,
+    ) -> Result<WorkId, PostError<(Window<B, K>, Bindable<B>)>>
+    where
+        T: Carries<BindWindow>,
+    {
+        self.half.0.post_bind::<W, B, K>(window, memory)
+    }
+
+    /// Ends a window: see [`QueuePair::post_revoke`](crate::QueuePair::post_revoke).
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::post_revoke`](crate::QueuePair::post_revoke).
+    pub fn post_revoke<K: WindowType>(
+        &mut self,
+        window: BoundWindow<B, K>,
+    ) -> Result<WorkId, PostError<BoundWindow<B, K>>>
+    where
+        T: Carries<Revoke<K>>,
+    {
+        self.half.0.post_revoke(window)
+    }
+
+    /// Sends, and ends the peer's window: see
+    /// [`QueuePair::post_send_invalidating`](crate::QueuePair::post_send_invalidating).
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::post_send_invalidating`](crate::QueuePair::post_send_invalidating).
+    pub fn post_send_invalidating<M: SendMemory<B>, A: Exposed>(
+        &mut self,
+        memory: M,
+        window: &RemoteWindow<A>,
+    ) -> Result<WorkId, PostError<M>>
+    where
+        T: Carries<SendInvalidating>,
+    {
+        self.half.0.post_send_invalidating(memory, window)
     }
 }
 
@@ -165,11 +242,30 @@ impl<B: Brand, T: Transport> ReceiveHalf<B, T> {
         Self { half: (queue, core), brand: PhantomData, transport: PhantomData }
     }
 
-    /// Posts a receive: see [`QueuePair::post_receive`].
+    /// The id that the next receive gets, unless the pair is reset before.
+    pub(crate) fn next_id(&self) -> WorkId {
+        self.half.0.id()
+    }
+
+    /// The ids of the queue.
+    #[cfg(feature = "aio")]
+    pub(crate) fn ids(&self) -> QueueIds {
+        let next = self.next_id();
+        let first = self.half.1.places.as_ref().map_or(next, |places| places.receive.next);
+        QueueIds { first, next, in_flight: self.in_flight() }
+    }
+
+    /// How many receives are in flight.
+    #[inline(always)]
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.half.0.outstanding()
+    }
+
+    /// Posts a receive: see [`QueuePair::post_receive`](crate::QueuePair::post_receive).
     ///
     /// # Errors
     ///
-    /// As [`QueuePair::post_receive`].
+    /// As [`QueuePair::post_receive`](crate::QueuePair::post_receive).
     #[inline]
     pub fn post_receive<M: FillMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>> {
         self.half.0.post(memory, header_bytes::<T>())
@@ -178,6 +274,11 @@ impl<B: Brand, T: Transport> ReceiveHalf<B, T> {
     /// The number of the pair.
     pub fn number(&self) -> Qpn {
         self.half.1.qpn()
+    }
+
+    /// What broke the pair: as [`SendHalf::broken_by`].
+    pub(crate) fn broken_by(&self) -> Option<Status> {
+        broken_by(&self.half.1)
     }
 }
 

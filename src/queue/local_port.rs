@@ -20,7 +20,7 @@ pub(crate) struct LocalPort {
 }
 
 impl LocalPort {
-    /// A placeholder for pairs that are not in Init yet. Nobody reads it.
+    /// A placeholder for pairs that are not in Init yet. Nobody reads its values.
     pub(crate) const UNKNOWN: Self = Self {
         port: match PortNumber::new(1) {
             Ok(port) => port,
@@ -69,7 +69,7 @@ impl LocalPort {
         Ok(())
     }
 
-    /// This value with the addresses of `port`.
+    /// The same first packet sequence number, with the addresses and limits of `port`.
     pub(crate) fn on(self, port: &Port) -> Self {
         Self {
             psn: self.psn,

@@ -19,7 +19,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// Unit tests call verbs as a provider would.
+// Only unit tests have `unsafe` here: they call functions of a provider directly.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 pub(crate) mod alter;
@@ -30,29 +30,35 @@ pub(crate) mod batch;
 mod by_cm;
 mod create;
 pub(crate) mod datagram;
-mod departing_pair;
 mod endpoint;
 pub(crate) mod error;
 pub(crate) mod halves;
 mod local_port;
 mod pair;
+mod pair_end;
 mod pair_post;
+mod places;
 pub mod request;
 mod session;
 pub(crate) mod shared;
 pub(crate) mod state;
+mod transitions;
 pub(crate) mod transport;
-mod unreliable;
 mod untyped;
-mod windows;
 
 pub use crate::inflight::Posting;
 pub(crate) use crate::inflight::{PostError, RequestFlaw};
 pub use any::{AnyQueuePair, Halted};
 pub use attributes::Limits;
+#[cfg(feature = "cm")]
+pub(crate) use by_cm::UnbrandedPair;
 pub use endpoint::Endpoint;
 pub use halves::{ReceiveHalf, SendHalf};
+#[cfg(feature = "aio")]
+pub(crate) use pair::BETWEEN_KICKS;
 pub use pair::QueuePair;
+#[cfg(feature = "aio")]
+pub(crate) use places::QueueIds;
 pub(crate) use request::{RequestMemory, SendMemory, WorkRequest};
 pub(crate) use state::State;
 pub(crate) use transport::{Carries, ReliableConnection};

@@ -1,26 +1,22 @@
 //! The queue pair.
 
-use super::AnyQueuePair;
-use super::attributes::{ConnectAttributes, Limits, Modify, PeerPath, RtrAttributes, RtsAttributes};
-use super::error::{CreateError, DestroyError, DrainFailure, TransitionError, TransitionFailure, Undrained};
-use super::halves::{ReceiveHalf, SendHalf};
+use super::attributes::{Limits, Modify};
+use super::error::{CreateError, DestroyError, DrainFailure, Undrained};
+use super::halves::{JoinHalvesError, ReceiveHalf, SendHalf};
 use super::local_port::LocalPort;
 use super::request::Inline;
-use super::state::{
-    DeviceState, Errored, GoesTo, Init, OnPort, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, State,
-};
-use super::transport::{Connected, Init as _, OnShared, OwnReceives, Reliable, ReliableConnection, Transport, code};
+use super::state::{DeviceState, Errored, OnPort, ReadyToSend, Reset, SendQueueDrain, State};
+use super::transport::{Connectionless, OnShared, OwnReceives, ReliableConnection, Transport, code};
 use super::untyped::{UndestroyedPair, UntypedPair};
 use crate::completion::{Completion, CqInner, Poller};
-use crate::device::LinkLayer;
-use crate::device::iwarp::NotOnIwarp;
+use crate::device::CompletionQueueId;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner};
 use crate::inflight::SharedCore;
-use crate::inflight::{Status, WorkRequest};
+use crate::inflight::{Status, WorkId, WorkRequest};
 use crate::queue::Endpoint;
 use crate::sys::{ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state, ibv_qp_type};
-use crate::types::{Psn, Qpn, ReadDepth};
+use crate::types::{Gid, Psn, Qpn};
 use crate::verb_error::VerbError;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -65,6 +61,14 @@ static_assertions::assert_eq_size!(QueuePair<()>, Option<QueuePair<()>>, [usize;
 static_assertions::assert_impl_all!(QueuePair<()>: Send, Sync);
 static_assertions::assert_not_impl_any!(QueuePair<()>: Clone, Copy);
 
+impl<B, S, T> QueuePair<B, S, T> {
+    /// Gives the pair the type of its state. The caller has just seen a `modify` succeed, or returns the pair in the
+    /// state that it had.
+    pub(super) fn assume_state(inner: UntypedPair) -> Self {
+        Self { inner, brand: PhantomData, types: PhantomData }
+    }
+}
+
 impl<B: Brand, T: Transport> QueuePair<B, Reset, T> {
     pub(crate) fn create(
         domain: &Arc<DomainInner>,
@@ -89,29 +93,6 @@ impl<B: Brand, T: OwnReceives> QueuePair<B, Reset, OnShared<T>> {
 }
 
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    /// Gives the pair the type of its state. The caller has just seen a `modify` succeed, or returns the pair in the
-    /// state that it had.
-    pub(super) fn assume_state(inner: UntypedPair) -> Self {
-        Self { inner, brand: PhantomData, types: PhantomData }
-    }
-
-    /// Calls `ibv_modify_qp`, and returns the pair in the new state, or the error with the unchanged pair.
-    pub(super) fn transition<S2: State>(self, modify: Modify) -> Result<QueuePair<B, S2, T>, TransitionError<Self>> {
-        match self.inner.core.modify(modify) {
-            Ok(()) => Ok(QueuePair::assume_state(self.inner)),
-            Err(source) => self.fail(TransitionFailure::Verb { to: S2::NAME, source }),
-        }
-    }
-
-    /// Refuses what an iWARP device cannot do, if the pair is on one.
-    fn not_on_iwarp(&self, what: NotOnIwarp) -> Result<(), TransitionFailure> {
-        if self.inner.core.domain.context.is_iwarp() { Err(TransitionFailure::NotOnIwarp(what)) } else { Ok(()) }
-    }
-
-    pub(super) fn fail<Q>(self, source: TransitionFailure) -> Result<Q, TransitionError<Self>> {
-        Err(TransitionError { queue_pair: self, source })
-    }
-
     /// The number of the pair, unique on its device.
     #[doc(alias = "qp_num")]
     pub fn number(&self) -> Qpn {
@@ -155,8 +136,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.receive.outstanding()
     }
 
-    /// Whether the poller has seen a request of the pair fail. If so, the device is no longer in the state that the
-    /// type names, and posts are refused as [`Broken`](crate::PostError::Broken).
+    /// Whether posts are refused as [`Broken`](crate::PostError::Broken): the poller has seen a request of the pair
+    /// fail, or a post was [uncertain](crate::PostError::Uncertain). After a failure the pair is no longer in the state
+    /// that its type names.
     pub fn is_broken(&self) -> bool {
         self.inner.core.is_broken()
     }
@@ -167,8 +149,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.core.first_failure()
     }
 
-    /// The state that the device says the pair is in. It may enter Error by itself at any time. All attributes, the
-    /// state among them, are in [`query`](Self::query).
+    /// The state that the device says the pair is in. The device may enter Error by itself at any time. All attributes,
+    /// the state among them, are in [`query`](Self::query).
     ///
     /// # Errors
     ///
@@ -176,104 +158,6 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     #[doc(alias = "ibv_query_qp")]
     pub fn query_state(&self) -> Result<DeviceState, VerbError> {
         Ok(DeviceState::from_raw(self.inner.core.query(Mask::IBV_QP_STATE)?.qp_state))
-    }
-
-    /// Moves the pair from Reset to Init, on a port: pass a `&Port` for the usual attributes, or
-    /// [`InitAttributes`](crate::attributes::InitAttributes)
-    /// ([`DatagramInitAttributes`](crate::attributes::DatagramInitAttributes) for datagrams).
-    ///
-    /// `ibv_modify_qp(3)`. After a reset the first packet sequence number is a new one: exchange
-    /// [`endpoint`](Self::endpoint)s again.
-    ///
-    /// # Errors
-    ///
-    /// [`TransitionFailure::Unsettled`] after a reset with requests in flight; [`TransitionFailure::NoGid`],
-    /// [`TransitionFailure::OtherDevice`] or [`TransitionFailure::PkeyIndex`] of the port; or the device refused.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn into_init(
-        mut self,
-        attr: impl Into<T::InitAttributes>,
-    ) -> Result<QueuePair<B, Init, T>, TransitionError<Self>>
-    where
-        S: GoesTo<Init>,
-    {
-        let attr = attr.into();
-        let port = attr.port();
-        if !port.is_of(&self.inner.core.domain.context) {
-            return self.fail(TransitionFailure::OtherDevice);
-        }
-        let Some(core) = self.inner.unsplit() else {
-            let source = VerbError::new("ibv_modify_qp", libc::EBUSY);
-            return self.fail(TransitionFailure::Verb { to: Init::NAME, source });
-        };
-        if !core.is_settled() {
-            return self.fail(TransitionFailure::Unsettled);
-        }
-        if port.link_layer() == LinkLayer::Ethernet && port.gid().is_none() {
-            return self.fail(TransitionFailure::NoGid { port: port.number() });
-        }
-        let local = core.local.on(port);
-        if let Err(source) = local.has_pkey(attr.pkey_index()) {
-            return self.fail(source);
-        }
-        core.local = local;
-        let datagram_bytes = local.mtu.bytes() as u16;
-        self.inner.send.set_datagram_bytes(datagram_bytes);
-        self.transition(attr.modify(code::<T>()))
-    }
-
-    /// Moves the pair from Ready To Send to Send Queue Drain: the device completes the requests that it has started,
-    /// and holds back the others.
-    ///
-    /// `ibv_modify_qp(3)`.
-    ///
-    /// # Errors
-    ///
-    /// The device refused.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn into_sqd(self) -> Result<QueuePair<B, SendQueueDrain, T>, TransitionError<Self>>
-    where
-        S: GoesTo<SendQueueDrain>,
-    {
-        if let Err(source) = self.not_on_iwarp(NotOnIwarp::Drain) {
-            return self.fail(source);
-        }
-        self.transition(Modify::drain())
-    }
-
-    /// Moves the pair to Error: the device flushes every request, each with a completion of [`Status::Flushed`].
-    ///
-    /// `ibv_modify_qp(3)`.
-    ///
-    /// # Errors
-    ///
-    /// The device refused.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn into_error(self) -> Result<QueuePair<B, Errored, T>, TransitionError<Self>>
-    where
-        S: GoesTo<Errored>,
-    {
-        self.transition(Modify::to(raw_state::IBV_QPS_ERR))
-    }
-
-    /// Moves the pair to Reset: the device drops every request. Requests in flight come out of the poller as failures
-    /// with [`Status::Destroyed`].
-    ///
-    /// `ibv_modify_qp(3)`. The pair keeps its number. If requests were in flight, the pair can go to Init only after
-    /// the completion queue was polled empty.
-    ///
-    /// # Errors
-    ///
-    /// [`ResetInFlight`](crate::error::TransitionFailure::ResetInFlight) and
-    /// [`ResetShared`](crate::error::TransitionFailure::ResetShared): with this provider, a reset does not end requests
-    /// in flight. Or the device refused. For soft-RoCE this asks the device twice, so the pair may have been reset in
-    /// spite of the error: reset it again, or destroy it.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn into_reset(mut self) -> Result<QueuePair<B, Reset, T>, TransitionError<Self>> {
-        match self.inner.reset() {
-            Ok(()) => Ok(QueuePair::assume_state(self.inner)),
-            Err(source) => self.fail(source),
-        }
     }
 
     /// Destroys the pair, as a drop does, but reports a failure.
@@ -299,151 +183,38 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     }
 }
 
-/// The transitions of a reliable connection.
-impl<B: Brand, S: State, T: Reliable> QueuePair<B, S, T> {
-    /// Moves the pair from Init to Ready To Receive.
-    ///
-    /// `ibv_modify_qp(3)`.
-    ///
-    /// # Errors
-    ///
-    /// [`TransitionFailure::NoPeerGid`], [`TransitionFailure::Mtu`], [`TransitionFailure::Path`],
-    /// [`TransitionFailure::Multicast`], [`TransitionFailure::ReadDepth`]; or the device refused.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn into_rtr(self, attr: &RtrAttributes) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>>
-    where
-        S: GoesTo<ReadyToReceive>,
-    {
-        self.ready_to_receive_reliably(attr)
-    }
-
-    /// Moves the pair from Ready To Receive to Ready To Send.
-    ///
-    /// `ibv_modify_qp(3)`.
-    ///
-    /// # Errors
-    ///
-    /// [`TransitionFailure::ReadDepth`]; or the device refused.
-    #[doc(alias = "ibv_modify_qp")]
-    pub fn into_rts(self, attr: &RtsAttributes) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>>
-    where
-        S: GoesTo<ReadyToSend>,
-    {
-        self.ready_to_send_reliably(attr)
-    }
-}
-
-/// The transitions of all connections, reliable and unreliable.
+/// Multicast groups of datagram pairs, with receives of their own or shared receives.
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
-    /// Moves the pair from Init to Ready To Send, connected to `peer`, with [the default
-    /// attributes](ConnectAttributes).
+    /// Joins a multicast group: datagrams to it arrive here too, until the pair leaves it or is destroyed.
     ///
-    /// Both sides call this, in any order. If the first message of the peer needs a receive, post one before.
-    ///
-    /// # Errors
-    ///
-    /// [`TransitionFailure::NotOnIwarp`]: connect by `cm::connect` there. [`TransitionFailure::NoPeerGid`],
-    /// [`TransitionFailure::Multicast`]; or the device refused one of the two transitions. The pair comes back in the
-    /// state that it reached.
-    #[allow(clippy::type_complexity, reason = "a pair of two states")]
-    pub fn connect(self, peer: &Endpoint) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>>
-    where
-        S: GoesTo<ReadyToReceive>,
-        T: Connected,
-    {
-        if code::<T>() == code::<ReliableConnection>() {
-            self.connect_reliably(peer, &ConnectAttributes::default())
-        } else {
-            self.connect_unreliably(peer)
-        }
-    }
-
-    /// As [`connect`](Self::connect), with attributes that the caller chooses.
+    /// `ibv_attach_mcast(3)`. On Ethernet, the port's network interface must have joined the group as well.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect); [`TransitionFailure::Mtu`].
-    #[allow(clippy::type_complexity, reason = "a pair of two states")]
-    pub fn connect_with(
-        self,
-        peer: &Endpoint,
-        attr: &ConnectAttributes,
-    ) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>>
+    /// The device refused: `EINVAL` if `group` is not a multicast address.
+    #[doc(alias = "ibv_attach_mcast")]
+    pub fn join_group(&mut self, group: Gid, lid: u16) -> Result<(), VerbError>
     where
-        S: GoesTo<ReadyToReceive>,
-        T: Reliable,
+        T: Connectionless,
     {
-        self.connect_reliably(peer, attr)
-    }
-    #[allow(clippy::type_complexity, reason = "a pair of two states")]
-    fn connect_reliably(
-        self,
-        peer: &Endpoint,
-        attr: &ConnectAttributes,
-    ) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>> {
-        let any = |error: TransitionError<Self>| TransitionError {
-            queue_pair: error.queue_pair.into(),
-            source: error.source,
-        };
-        let local = self.inner.core.local;
-        let device = match self.inner.core.device() {
-            Ok(device) => device,
-            Err(source) => {
-                return self.fail(TransitionFailure::Verb { to: ReadyToReceive::NAME, source }).map_err(any);
-            }
-        };
-        let at_most = |limit: i32| attr.read_depth.min(ReadDepth::saturating(limit));
-        let receive = RtrAttributes {
-            path: PeerPath {
-                gid: peer.gid(),
-                lid: peer.lid(),
-                hop_limit: attr.hop_limit,
-                traffic_class: attr.traffic_class,
-                flow_label: 0,
-                service_level: attr.service_level,
-            },
-            path_mtu: attr.path_mtu.unwrap_or(local.mtu.min(peer.mtu())),
-            destination: peer.queue_pair(),
-            receive_psn: peer.psn(),
-            responder_depth: at_most(device.max_qp_rd_atom),
-            min_rnr_timer: attr.min_rnr_timer,
-        };
-        let send = RtsAttributes {
-            send_psn: local.psn,
-            timeout: attr.timeout,
-            retry_count: attr.retry_count,
-            rnr_retry: attr.rnr_retry,
-            initiator_depth: at_most(device.max_qp_init_rd_atom),
-        };
-        self.ready_to_receive_reliably(&receive)
-            .map_err(any)?
-            .ready_to_send_reliably(&send)
-            .map_err(|error| TransitionError { queue_pair: error.queue_pair.into(), source: error.source })
+        let busy = VerbError::new("ibv_attach_mcast", libc::EBUSY);
+        self.inner.unsplit().ok_or(busy)?.raw.attach(group, lid)
     }
 
-    fn ready_to_receive_reliably(
-        self,
-        attr: &RtrAttributes,
-    ) -> Result<QueuePair<B, ReadyToReceive, T>, TransitionError<Self>> {
-        let local = self.inner.core.local;
-        let core = &self.inner.core;
-        let fits = self.not_on_iwarp(NotOnIwarp::Records).and_then(|()| local.connects_to(&attr.connection()));
-        if let Err(source) = fits.and_then(|()| core.has_depths(Some(attr.responder_depth), None)) {
-            return self.fail(source);
-        }
-        self.transition(Modify::ready_to_receive(attr, local.port, local.row()))
-    }
-
-    fn ready_to_send_reliably(
-        self,
-        attr: &RtsAttributes,
-    ) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
-        if let Err(source) = self.inner.core.has_depths(None, Some(attr.initiator_depth)) {
-            return self.fail(source);
-        }
-        let mut pair = self.transition(Modify::ready_to_send(attr))?;
-        pair.inner.send.set_initiator_depth(attr.initiator_depth);
-        Ok(pair)
+    /// Leaves a multicast group.
+    ///
+    /// `ibv_detach_mcast(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device refused: `EINVAL` if the pair is not a member.
+    #[doc(alias = "ibv_detach_mcast")]
+    pub fn leave_group(&mut self, group: Gid, lid: u16) -> Result<(), VerbError>
+    where
+        T: Connectionless,
+    {
+        let busy = VerbError::new("ibv_detach_mcast", libc::EBUSY);
+        self.inner.unsplit().ok_or(busy)?.raw.detach(group, lid)
     }
 }
 
@@ -454,8 +225,32 @@ impl<B: Brand, T: Transport> QueuePair<B, ReadyToSend, T> {
     where
         T: OwnReceives,
     {
+        self.into_halves()
+    }
+
+    /// As [`split`](Self::split), but also for a pair on a shared receive queue. The receiving half of such a pair
+    /// receives nothing.
+    pub(crate) fn into_halves(self) -> (SendHalf<B, T>, ReceiveHalf<B, T>) {
         let UntypedPair { send, receive, core } = self.inner;
         (SendHalf::new(send, Arc::clone(&core)), ReceiveHalf::new(receive, core))
+    }
+}
+
+impl<B: Brand, T: Transport> SendHalf<B, T> {
+    /// Rebuilds the whole pair from its two halves.
+    ///
+    /// # Errors
+    ///
+    /// `receive` is of another pair; both come back.
+    pub fn join(self, receive: ReceiveHalf<B, T>) -> Result<QueuePair<B, ReadyToSend, T>, JoinHalvesError<B, T>> {
+        if !Arc::ptr_eq(&self.half.1, &receive.half.1) {
+            return Err(JoinHalvesError { send: self, receive });
+        }
+        let (send, core) = self.half;
+        let (receive, other) = receive.half;
+        // After this drop the pair holds the only reference to its core.
+        drop(other);
+        Ok(QueuePair::assume_state(UntypedPair { send, core, receive }))
     }
 }
 
@@ -483,37 +278,16 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
             thread::sleep(core.domain.context.next_timer().map_or(PAUSE, |timer| timer.min(PAUSE)));
         }
     }
-
-    /// Moves the pair back to Ready To Send.
-    ///
-    /// `ibv_modify_qp(3)`.
-    ///
-    /// # Errors
-    ///
-    /// [`TransitionFailure::Draining`]: requests that the device has started are still under way. Or the device
-    /// refused.
-    #[doc(alias = "ibv_modify_qp")]
-    #[doc(alias = "into_rts")]
-    pub fn resume(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
-        let mut pair = self.transition(Modify::to(raw_state::IBV_QPS_RTS)).map_err(|error| {
-            let draining = error.queue_pair.query().is_ok_and(|now| now.draining);
-            let source = if draining { TransitionFailure::Draining } else { error.source };
-            TransitionError { source, ..error }
-        })?;
-        let row = pair.inner.core.domain.context.promises();
-        pair.inner.send.nudge_after_drain(row);
-        Ok(pair)
-    }
 }
 
-/// The pause between two queries. No event says that a send queue is drained.
+/// The pause between two queries or polls.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// In Error: the device flushes all requests. The exits are [`into_reset`](QueuePair::into_reset) and
 /// [`destroy`](QueuePair::destroy), best after [`drain`](QueuePair::drain).
 impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
-    /// Polls until every request of this pair has come out. Each polled completion goes to `sink`, also those of other
-    /// pairs.
+    /// Polls until every request of this pair has come out. Each polled completion goes to `sink`, including those of
+    /// other pairs.
     ///
     /// Moves the pair to Error again now and then, since some devices flush only on such a call. If sends and receives
     /// complete on different queues, use [`drain_on`](Self::drain_on). A pair on a shared receive queue waits only for
@@ -593,26 +367,46 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
                 break None;
             }
             if now >= kick {
-                if let Err(error) = self.inner.core.modify(Modify::to(raw_state::IBV_QPS_ERR)) {
-                    break Some(error.into());
-                }
-                kick = now + 20 * PAUSE;
+                kick = now + BETWEEN_KICKS;
                 kicks += 1;
-                // By now the device has flushed every signalled request, so what is left must be unsignalled. If all
-                // requests are signalled on this provider, an empty request would bring nothing back.
-                let has_unsignalled = self.inner.core.domain.context.promises().sends_may_be_unsignalled();
-                if kicks == 3
-                    && has_unsignalled
-                    && code::<T>() != ibv_qp_type::IBV_QPT_UD
-                    && self.sends_in_flight() != 0
-                {
-                    marker = self.inner.send.post_marker::<B, _, _>(WorkRequest::send(Inline(&[])));
+                match self.kick(kicks) {
+                    Ok(None) => {}
+                    Ok(posted) => marker = posted,
+                    Err(error) => break Some(error.into()),
                 }
             } else if idle {
                 thread::sleep(PAUSE);
             }
         };
         Err(Undrained { sends: self.sends_in_flight(), receives: self.inner.receive.outstanding(), timeout, source })
+    }
+}
+
+/// The time between two [kicks](QueuePair::kick).
+pub(crate) const BETWEEN_KICKS: Duration = Duration::from_millis(20);
+
+/// What draining a pair needs, whatever state its type names.
+impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
+    /// The ids of the completion queues of its sends and of its receives.
+    pub(crate) fn completes_on(&self) -> (CompletionQueueId, CompletionQueueId) {
+        (self.inner.core.send_queue.id, self.inner.core.receive_queue.id)
+    }
+
+    /// How many sends and how many receives of its own are in flight.
+    pub(crate) fn in_flight(&self) -> (u32, u32) {
+        (self.sends_in_flight(), self.inner.receive.outstanding())
+    }
+
+    /// Moves the pair to Error, for the `count`th time, since some devices flush only on such a call. The third time it
+    /// may post an empty request, which brings unsignalled sends back. Returns the id of that request.
+    pub(crate) fn kick(&mut self, count: u32) -> Result<Option<WorkId>, VerbError> {
+        self.inner.core.modify(Modify::to(raw_state::IBV_QPS_ERR))?;
+        // By now the device has flushed every signalled request, so what is left must be unsignalled. If all requests
+        // are signalled on this provider, an empty request would bring nothing back.
+        let has_unsignalled = self.inner.core.domain.context.promises().sends_may_be_unsignalled();
+        let is_due =
+            count == 3 && has_unsignalled && code::<T>() != ibv_qp_type::IBV_QPT_UD && self.sends_in_flight() != 0;
+        Ok(if is_due { self.inner.send.post_marker::<B, _, _>(WorkRequest::send(Inline(&[]))) } else { None })
     }
 }
 

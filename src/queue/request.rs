@@ -1,6 +1,5 @@
 //! Work requests: their kinds, the memory that each kind takes, and how they are made.
 
-use super::datagram::{Addressed, Recipient};
 use crate::domain::DomainId;
 pub use crate::inflight::WorkRequest;
 use crate::inflight::{Action, Entry, Operation, Postable};
@@ -314,15 +313,6 @@ impl<M> WorkRequest<M, Send> {
     }
 }
 
-impl<B, M> WorkRequest<Addressed<B, M>, SendTo> {
-    /// Sends the filled part of `memory` to `recipient`, as one datagram.
-    #[doc(alias = "IBV_WR_SEND")]
-    #[inline(always)]
-    pub fn send_to(memory: M, recipient: &Recipient<B>) -> Self {
-        Self::new(Addressed::new(memory, recipient.clone()), Action::send())
-    }
-}
-
 impl<M> WorkRequest<M, Write> {
     /// Writes the filled part of `memory` to the start of `target`.
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
@@ -365,7 +355,7 @@ impl<B> WorkRequest<Buffer<B>, Read> {
 }
 
 impl<B> WorkRequest<Buffer<B>, Atomic> {
-    /// Replaces the word at the start of `target` by `swap` if it equals `compare`. The old value comes into `result`.
+    /// Replaces the word at the start of `target` by `swap` if it equals `compare`. The old value goes to `result`.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[inline(always)]
     pub fn compare_and_swap<A: PeerMayAtomic>(
@@ -377,7 +367,7 @@ impl<B> WorkRequest<Buffer<B>, Atomic> {
         Self::new(result, Action::compare_and_swap(target.as_ref(), compare, swap))
     }
 
-    /// Adds `addend` to the word at the start of `target`, wrapping. The old value comes into `result`.
+    /// Adds `addend` to the word at the start of `target`, wrapping. The old value goes to `result`.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     #[inline(always)]
     pub fn fetch_and_add<A: PeerMayAtomic>(

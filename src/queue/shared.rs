@@ -1,14 +1,10 @@
 //! Shared receive queues: one stock of receives for many queue pairs.
 
-use super::attributes::Limits;
 use super::error::CreateError;
-use super::pair::QueuePair;
-use super::state::Reset;
-use super::transport::{OnShared, ReliableConnection, UnreliableConnection, UnreliableDatagram};
-use crate::completion::CompletionQueue;
+use super::transport::{ReliableConnection, UnreliableConnection, UnreliableDatagram};
 use crate::device::SharedReceiveQueueId;
 use crate::domain::brand::Branded;
-use crate::domain::{Brand, DomainInner, ProtectionDomain};
+use crate::domain::{Brand, DomainId, DomainInner, ProtectionDomain};
 use crate::inflight::{Entry, HEADER_BYTES, MAX_SHARED, PostError, RequestFlaw, SharedCore, SharedPoster, WorkId};
 use crate::memory::Buffer;
 use crate::sys::{self, ibv_srq_attr_mask as Mask};
@@ -21,8 +17,8 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "ibv_srq_attr")]
 pub struct SharedLimits {
-    /// The number at creation: 1 to the device's
-    /// [`max_shared_receive_depth`](crate::device::DeviceAttributes::max_shared_receive_depth), and 2^20.
+    /// The number at creation: from 1 to the smaller of 2^20 and the device's
+    /// [`max_shared_receive_depth`](crate::device::DeviceAttributes::max_shared_receive_depth).
     #[doc(alias = "max_wr")]
     pub receives: u32,
     /// The most that [`resize`](SharedReceiveQueue::resize) can set. A number below `receives` means `receives`.
@@ -163,10 +159,10 @@ impl sealed::Serves<UnreliableDatagram> for Datagrams {}
 ///
 /// `A` says what it receives: [`Messages`] of connections, or [`Datagrams`], whose receives have room for a header.
 /// Pairs that receive from it are made by [`reliable`](Self::reliable), [`unreliable`](Self::unreliable) and
-/// [`datagram`](Self::datagram). They have no receive queue of their own: their transport is [`OnShared`], and
-/// [`QueuePair::post_receive`] does not compile for them. Each receive completes on the completion queue of the pair
-/// that took it, which [`Success::queue_pair`](crate::Success::queue_pair) names. A failed receive breaks that pair,
-/// not this queue.
+/// [`datagram`](Self::datagram). They have no receive queue of their own: their transport is
+/// [`OnShared`](crate::transport::OnShared), and [`QueuePair::post_receive`](crate::QueuePair::post_receive) does not
+/// compile for them. Each receive completes on the completion queue of the pair that took it, which
+/// [`Success::queue_pair`](crate::Success::queue_pair) names. A failed receive breaks that pair, not this queue.
 ///
 /// Each pair keeps the queue alive: after a drop, the queue is destroyed, `ibv_destroy_srq(3)`, together with the last
 /// of its pairs. Messages that arrived before still come out of the pollers. The buffers of the other receives are
@@ -241,7 +237,7 @@ static_assertions::assert_not_impl_any!(SharedReceiveQueue<()>: Clone, Copy);
 #[non_exhaustive]
 #[doc(alias = "ibv_srq_attr")]
 pub struct SharedAttributes {
-    /// How many receives it holds: at least as many as were asked for.
+    /// How many receives the queue holds: at least as many as requested.
     #[doc(alias = "max_wr")]
     pub receives: u32,
     /// The limit that is armed; 0 if none is armed, or it was reached.
@@ -286,10 +282,18 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
                 return Err(CreateError::Depth { asked, most: MAX_SHARED });
             }
         }
-        let row = domain.context.promises();
-        CreateError::check_shared(row)?;
+        CreateError::check_shared(domain.context.promises())?;
         let inner = Box::new(SharedPoster::create(domain, receives, slots)?);
         Ok(Self { inner, brand: PhantomData, arrivals: PhantomData })
+    }
+
+    pub(crate) fn domain(&self) -> DomainId {
+        self.inner.core().domain.id()
+    }
+
+    /// The number of the queue in its domain, which the ids of its receives carry.
+    pub(crate) fn number(&self) -> u32 {
+        self.inner.core().ledger.number()
     }
 
     /// Posts a receive: `buffer` takes the next message that comes to a pair of this queue, up to its whole capacity.
@@ -380,7 +384,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
         Ok(SharedAttributes { receives: max_wr, limit: srq_limit })
     }
 
-    /// Destroys the queue, and gives the buffers of all receives that did not complete.
+    /// Destroys the queue, and returns the buffers of all receives that did not complete.
     ///
     /// `ibv_destroy_srq(3)`. Poll before: a message that was not polled yet loses its completion, and its buffer is one
     /// of those that come back. (If the provider may write to memory during polls, this is refused until the completion
@@ -399,122 +403,12 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     }
 }
 
-/// Queue pairs that receive from this queue.
-impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
-    /// A queue pair for reliable connections that receives from this queue, and whose sends and receives complete on
-    /// `queue`.
-    ///
-    /// `ibv_create_qp(3)`. As [`ProtectionDomain::reliable`](crate::ProtectionDomain::reliable), but `limits.receives`
-    /// is ignored. The first pair on a completion queue leases room there for all receives of this queue
-    /// ([`SharedLimits::completions`]).
-    ///
-    /// # Errors
-    ///
-    /// [`CreateError`]: limits that the device does not have, or no room left on the completion queue.
-    #[doc(alias = "ibv_create_qp")]
-    pub fn reliable(
-        &self,
-        queue: &CompletionQueue<B>,
-        limits: &Limits,
-    ) -> Result<QueuePair<B, Reset, OnShared<ReliableConnection>>, CreateError>
-    where
-        A: Serves<ReliableConnection>,
-    {
-        self.reliable_on(queue, queue, limits)
-    }
-
-    /// As [`reliable`](Self::reliable), with one completion queue for sends and another for receives.
-    ///
-    /// # Errors
-    ///
-    /// As [`reliable`](Self::reliable); [`CreateError::TwoQueues`] if
-    /// [`pairs_may_have_two_queues`](crate::device::Promises::pairs_may_have_two_queues) is false.
-    pub fn reliable_on(
-        &self,
-        sends: &CompletionQueue<B>,
-        receives: &CompletionQueue<B>,
-        limits: &Limits,
-    ) -> Result<QueuePair<B, Reset, OnShared<ReliableConnection>>, CreateError>
-    where
-        A: Serves<ReliableConnection>,
-    {
-        QueuePair::create_on_shared(self.inner.core(), &sends.inner, &receives.inner, limits)
-    }
-
-    /// A queue pair for unreliable connections: as [`reliable`](Self::reliable).
-    ///
-    /// # Errors
-    ///
-    /// As [`reliable`](Self::reliable).
-    #[doc(alias = "ibv_create_qp")]
-    pub fn unreliable(
-        &self,
-        queue: &CompletionQueue<B>,
-        limits: &Limits,
-    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableConnection>>, CreateError>
-    where
-        A: Serves<UnreliableConnection>,
-    {
-        self.unreliable_on(queue, queue, limits)
-    }
-
-    /// As [`unreliable`](Self::unreliable), with one completion queue for sends and another for receives.
-    ///
-    /// # Errors
-    ///
-    /// As [`reliable`](Self::reliable).
-    pub fn unreliable_on(
-        &self,
-        sends: &CompletionQueue<B>,
-        receives: &CompletionQueue<B>,
-        limits: &Limits,
-    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableConnection>>, CreateError>
-    where
-        A: Serves<UnreliableConnection>,
-    {
-        QueuePair::create_on_shared(self.inner.core(), &sends.inner, &receives.inner, limits)
-    }
-
-    /// A queue pair for datagrams that receives from this queue, and whose sends and receives complete on `queue`: as
-    /// [`reliable`](Self::reliable).
-    ///
-    /// `ibv_create_qp(3)`. Each message is a [`Work::Datagram`](crate::Work::Datagram). If a datagram is longer than
-    /// the receive, some devices lose it, and others fail the pair that took the receive.
-    ///
-    /// # Errors
-    ///
-    /// As [`reliable`](Self::reliable).
-    #[doc(alias = "ibv_create_qp")]
-    pub fn datagram(
-        &self,
-        queue: &CompletionQueue<B>,
-        limits: &Limits,
-    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableDatagram>>, CreateError>
-    where
-        A: Serves<UnreliableDatagram>,
-    {
-        self.datagram_on(queue, queue, limits)
-    }
-
-    /// As [`datagram`](Self::datagram), with one completion queue for sends and another for receives.
-    ///
-    /// # Errors
-    ///
-    /// As [`reliable`](Self::reliable).
-    pub fn datagram_on(
-        &self,
-        sends: &CompletionQueue<B>,
-        receives: &CompletionQueue<B>,
-        limits: &Limits,
-    ) -> Result<QueuePair<B, Reset, OnShared<UnreliableDatagram>>, CreateError>
-    where
-        A: Serves<UnreliableDatagram>,
-    {
-        QueuePair::create_on_shared(self.inner.core(), &sends.inner, &receives.inner, limits)
-    }
-}
-
 impl<B, A> SharedReceiveQueue<B, A> {
+    /// The part of the queue that its pairs keep alive.
+    pub(super) fn core(&self) -> &Arc<SharedCore> {
+        self.inner.core()
+    }
+
     /// The id that asynchronous events of this queue carry.
     pub fn id(&self) -> SharedReceiveQueueId {
         self.inner.core().id
@@ -526,13 +420,13 @@ impl<B, A> SharedReceiveQueue<B, A> {
         SharedLimits { receives: poster.depth(), grows_to: poster.slab.slots() }
     }
 
-    /// How many receives are in flight: posted, and not yet out of a poller. The time grows with the size of the queue.
+    /// How many receives are in flight: posted, and not yet out of a poller. The call takes longer for a larger queue.
     pub fn in_flight(&self) -> u32 {
         self.inner.core().ledger.in_flight()
     }
 }
 
-/// Whether the device has room for `receives`, and the armed limit is no more than that.
+/// Whether the device allows `receives` receives, and the armed limit is at most that number.
 fn fits(core: &SharedCore, receives: u32) -> Result<bool, VerbError> {
     core.alive("ibv_query_srq")?;
     let device = core.domain.context.query_device()?;
@@ -555,5 +449,25 @@ impl<B, A> fmt::Debug for SharedReceiveQueue<B, A> {
             .field("id", &self.id())
             .field("limits", &self.limits())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, feature = "soft", not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Context;
+    use crate::soft::Fabric;
+
+    #[test]
+    fn a_queue_that_has_ended_takes_no_more_posts() {
+        let domain = Context::open_on(&Fabric::new(), "soft0").unwrap().checked_domain().unwrap();
+        let mut shared = domain.shared_receive_queue(&SharedLimits::default()).unwrap();
+        shared.post_receive(domain.buffer(8).unwrap()).unwrap();
+        shared.inner.destroy().unwrap();
+        let refused = shared.post_receive(domain.buffer(8).unwrap()).unwrap_err();
+        assert!(matches!(refused, PostError::Broken { .. }), "{refused:?}");
+        // The receive from before comes back; no slot was taken by the one that was refused.
+        let left = shared.inner.core().ledger.take_all().filter_map(Entry::into_buffer::<crate::Checked>).count();
+        assert_eq!((left, shared.in_flight()), (1, 0));
     }
 }

@@ -1,13 +1,34 @@
 //! The states of a queue pair, and what each allows.
 
-use super::{AnyQueuePair, QueuePair};
 use crate::sys::ibv_qp_state;
 
 mod sealed {
+    use super::Kind;
+
     #[allow(unnameable_types, reason = "seals `State`")]
-    pub trait Sealed {}
+    pub trait Sealed {
+        /// The state as a value.
+        const KIND: Kind;
+    }
     #[allow(unnameable_types, reason = "seals `GoesTo`")]
     pub trait GoesTo<To> {}
+}
+
+/// A state as a value: one for each of the types below.
+#[allow(unnameable_types, missing_debug_implementations, reason = "in a sealed trait")]
+pub enum Kind {
+    Reset,
+    Init,
+    ReadyToReceive,
+    ReadyToSend,
+    SendQueueDrain,
+    SendQueueError,
+    Errored,
+}
+
+/// The kind of the state `S`.
+pub(super) const fn kind<S: State>() -> Kind {
+    <S as sealed::Sealed>::KIND
 }
 
 /// A state of a queue pair. Sealed.
@@ -48,9 +69,6 @@ pub trait State: sealed::Sealed + Sized + 'static {
     /// The state's name, as printed.
     #[doc(hidden)]
     const NAME: &'static str;
-
-    #[doc(hidden)]
-    fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T>;
 }
 
 /// States from which a pair can go to the state `To`: see the diagram at [`State`]. Sealed. A pair can go to [`Reset`]
@@ -113,15 +131,14 @@ pub trait AlterableWhileDraining: Alterable {}
 pub enum Reset {}
 impl GoesTo<Init> for Reset {}
 impl sealed::GoesTo<Init> for Reset {}
-impl sealed::Sealed for Reset {}
+impl sealed::Sealed for Reset {
+    const KIND: Kind = Kind::Reset;
+}
 impl State for Reset {
     const NAME: &'static str = "Reset";
-    fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T> {
-        AnyQueuePair::Reset(pair)
-    }
 }
 
-/// The pair has a port, and peers have rights: receives may be posted, but no packet is taken.
+/// The pair has a port, and peers have rights: receives may be posted, but no packet is accepted.
 #[doc(alias = "IBV_QPS_INIT")]
 #[derive(Debug)]
 pub enum Init {}
@@ -132,12 +149,11 @@ impl sealed::GoesTo<Errored> for Init {}
 impl OnPort for Init {}
 impl Alterable for Init {}
 impl PostReceive for Init {}
-impl sealed::Sealed for Init {}
+impl sealed::Sealed for Init {
+    const KIND: Kind = Kind::Init;
+}
 impl State for Init {
     const NAME: &'static str = "Init";
-    fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T> {
-        AnyQueuePair::Init(pair)
-    }
 }
 
 /// RTR: the pair knows its peer and receives from it.
@@ -151,12 +167,11 @@ impl GoesTo<Errored> for ReadyToReceive {}
 impl sealed::GoesTo<Errored> for ReadyToReceive {}
 impl OnPort for ReadyToReceive {}
 impl PostReceive for ReadyToReceive {}
-impl sealed::Sealed for ReadyToReceive {}
+impl sealed::Sealed for ReadyToReceive {
+    const KIND: Kind = Kind::ReadyToReceive;
+}
 impl State for ReadyToReceive {
     const NAME: &'static str = "ReadyToReceive";
-    fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T> {
-        AnyQueuePair::ReadyToReceive(pair)
-    }
 }
 
 /// RTS: the pair receives and sends.
@@ -172,12 +187,11 @@ impl OnPort for ReadyToSend {}
 impl Alterable for ReadyToSend {}
 impl PostReceive for ReadyToSend {}
 impl PostSend for ReadyToSend {}
-impl sealed::Sealed for ReadyToSend {}
+impl sealed::Sealed for ReadyToSend {
+    const KIND: Kind = Kind::ReadyToSend;
+}
 impl State for ReadyToSend {
     const NAME: &'static str = "ReadyToSend";
-    fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T> {
-        AnyQueuePair::ReadyToSend(pair)
-    }
 }
 
 /// SQD: the send queue is *draining*. The device completes the requests that it has started;
@@ -192,12 +206,11 @@ impl OnPort for SendQueueDrain {}
 impl Alterable for SendQueueDrain {}
 impl AlterableWhileDraining for SendQueueDrain {}
 impl PostReceive for SendQueueDrain {}
-impl sealed::Sealed for SendQueueDrain {}
+impl sealed::Sealed for SendQueueDrain {
+    const KIND: Kind = Kind::SendQueueDrain;
+}
 impl State for SendQueueDrain {
     const NAME: &'static str = "SendQueueDrain";
-    fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T> {
-        AnyQueuePair::SendQueueDrain(pair)
-    }
 }
 
 /// SQE: a send of an unreliable transport failed. Sends are flushed, receives go on. The device enters this state by
@@ -210,12 +223,11 @@ impl GoesTo<Errored> for SendQueueError {}
 impl sealed::GoesTo<Errored> for SendQueueError {}
 impl OnPort for SendQueueError {}
 impl PostReceive for SendQueueError {}
-impl sealed::Sealed for SendQueueError {}
+impl sealed::Sealed for SendQueueError {
+    const KIND: Kind = Kind::SendQueueError;
+}
 impl State for SendQueueError {
     const NAME: &'static str = "SendQueueError";
-    fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T> {
-        AnyQueuePair::SendQueueError(pair)
-    }
 }
 
 /// The device flushes all requests, each with a completion. To go on, drain the pair, then reset or destroy it.
@@ -223,12 +235,11 @@ impl State for SendQueueError {
 #[derive(Debug)]
 pub enum Errored {}
 impl OnPort for Errored {}
-impl sealed::Sealed for Errored {}
+impl sealed::Sealed for Errored {
+    const KIND: Kind = Kind::Errored;
+}
 impl State for Errored {
     const NAME: &'static str = "Errored";
-    fn any<B, T>(pair: QueuePair<B, Self, T>) -> AnyQueuePair<B, T> {
-        AnyQueuePair::Errored(pair)
-    }
 }
 
 /// The state that a device says a queue pair is in.

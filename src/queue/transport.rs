@@ -1,14 +1,14 @@
 //! Transports of a queue pair, and which operation exists on which.
 
-use super::attributes::{DatagramInitAttributes, InitAttributes, Modify};
+use super::attributes::{DatagramInitAttributes, Init, InitAttributes};
 use super::request::{Atomic, AtomicWrite, BindWindow, Fenced, Read, Revoke, Send, SendInvalidating, SendTo, Write};
-use crate::device::Port;
+use crate::inflight::HEADER_BYTES;
 use crate::memory::{Type1, WindowType};
 use crate::sys::ibv_qp_type;
 use std::{convert::Infallible, marker::PhantomData};
 
 mod sealed {
-    use super::{Modify, Port, ibv_qp_type};
+    use super::ibv_qp_type;
 
     #[allow(unnameable_types, reason = "seals `Transport`")]
     pub trait Sealed {
@@ -17,16 +17,7 @@ mod sealed {
 
     #[allow(unnameable_types, reason = "seals `Carries`")]
     pub trait Carries<K> {}
-
-    /// The attributes of the transition from Reset to Init.
-    #[allow(unnameable_types, reason = "seals the attributes of `Transport`")]
-    pub trait Init: for<'p> From<&'p Port> {
-        fn port(&self) -> &Port;
-        fn pkey_index(&self) -> u16;
-        fn modify(&self, kind: ibv_qp_type) -> Modify;
-    }
 }
-pub(super) use sealed::Init;
 
 /// A transport. Sealed.
 ///
@@ -146,6 +137,12 @@ pub(crate) const fn code<T: Transport>() -> ibv_qp_type {
     <T as sealed::Sealed>::TYPE
 }
 
+/// How many bytes at the start of each receive hold the header, not the message.
+#[inline(always)]
+pub(super) const fn header_bytes<T: Transport>() -> usize {
+    if code::<T>().0 == ibv_qp_type::IBV_QPT_UD.0 { HEADER_BYTES } else { 0 }
+}
+
 /// Transports that lose messages without an error, and on which a failed send stops only the sends: UC and UD. Sealed.
 #[diagnostic::on_unimplemented(
     message = "a failing send of `{Self}` breaks the whole queue pair",
@@ -191,8 +188,8 @@ impl Carries<SendInvalidating> for ReliableConnection {}
 impl sealed::Carries<SendInvalidating> for ReliableConnection {}
 impl Carries<BindWindow> for UnreliableConnection {}
 impl sealed::Carries<BindWindow> for UnreliableConnection {}
-// A window of type 1 is ended by a bind over no bytes, so it needs no invalidate, which soft-RoCE has on reliable
-// connections only.
+// A window of type 1 is ended by a bind over no bytes, so it needs no invalidate. (soft-RoCE has invalidates on
+// reliable connections only.)
 impl Carries<Revoke<Type1>> for UnreliableConnection {}
 impl sealed::Carries<Revoke<Type1>> for UnreliableConnection {}
 impl<K, T: OwnReceives + Carries<K>> Carries<K> for OnShared<T> {}

@@ -1,24 +1,24 @@
 //! A queue pair without its types: the raw pair, its places on the completion queues, and what a reset replaces.
 
 use super::attributes::{Limits, Modify};
-use super::departing_pair::DepartingPair;
 use super::error::TransitionFailure;
 use super::local_port::LocalPort;
-use super::state::{Reset, State};
-use crate::completion::{Attached, CqInner, Orphan, Place, SharedReceiver};
+use super::pair_end::{DepartingPair, destroy, reset};
+use super::places::{PairLedgers, Places};
+use super::state::{DeviceState, Reset, State};
+use crate::completion::{CqInner, Orphan, Place};
 use crate::device::iwarp::NotOnIwarp;
-use crate::domain::{Blocks, DomainInner};
-use crate::inflight::ledger::{Detour, Origin, Poster, Retirer, ledger};
-use crate::inflight::{
-    Entry, PairStatus, QueueKind, Quiescent, RawPair, ReceiveQueue, SendQueue, SharedCore, Status, polling_lock,
-};
+use crate::domain::DomainInner;
+use crate::inflight::ledger::Origin;
+use crate::inflight::{PairStatus, QueueKind, Quiescent, RawPair, ReceiveQueue, SendQueue, SharedCore, Status};
 use crate::provider::reviewed::Teardown;
 use crate::sys::{self, ibv_qp_attr_mask as Mask};
+use crate::trace;
 use crate::types::{Psn, Qpn, ReadDepth};
 use crate::verb_error::{VerbError, note_leak};
 use std::mem;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, MutexGuard};
 
 /// A queue pair without its types: a few words that each transition moves.
 pub(crate) struct UntypedPair {
@@ -50,12 +50,6 @@ pub(crate) struct PairCore {
     pub(crate) domain: Arc<DomainInner>,
 }
 
-/// The places of a pair on its completion queues: the name of each work queue, and the room that it leases.
-pub(crate) struct Places {
-    pub(crate) send: Place,
-    pub(crate) receive: Place,
-}
-
 /// Why a pair was not destroyed.
 pub(crate) struct UndestroyedPair {
     pub(crate) source: VerbError,
@@ -64,7 +58,7 @@ pub(crate) struct UndestroyedPair {
 }
 
 impl UntypedPair {
-    /// The core. `None` only if halves of the pair exist, which cannot be while the pair is whole (0).
+    /// The core. Never `None` while the pair is whole (0): only halves of a pair share their core.
     pub(crate) fn unsplit(&mut self) -> Option<&mut PairCore> {
         Arc::get_mut(&mut self.core)
     }
@@ -143,7 +137,11 @@ impl UntypedPair {
 
 impl PairCore {
     pub(crate) fn modify(&self, mut modify: Modify) -> Result<(), VerbError> {
-        self.raw.modify(&mut modify.attributes, modify.mask)
+        self.raw.modify(&mut modify.attributes, modify.mask)?;
+        if modify.mask.0 & Mask::IBV_QP_STATE.0 != 0 {
+            trace::pair_moved(self.qpn().value(), &DeviceState::from_raw(modify.attributes.qp_state));
+        }
+        Ok(())
     }
 
     fn reset(&self) -> Result<Option<Quiescent>, VerbError> {
@@ -156,19 +154,18 @@ impl PairCore {
         if self.domain.context.is_iwarp() {
             return Err(TransitionFailure::NotOnIwarp(NotOnIwarp::Reset));
         }
-        let row = self.domain.context.promises();
+        let promises = self.domain.context.promises();
         // Nobody knows which shared receives the device has started to fill for this pair.
-        if self.shared.is_some() && (row.teardown != Teardown::Anytime || !row.reset_is_barrier) {
-            return Err(TransitionFailure::ResetShared { provider: row.name });
+        if self.shared.is_some() && (promises.teardown != Teardown::Anytime || !promises.reset_is_barrier) {
+            return Err(TransitionFailure::ResetShared { provider: promises.name });
         }
-        if drained || row.reset_is_barrier {
+        if drained || promises.reset_is_barrier {
             return Ok(());
         }
-        Err(TransitionFailure::ResetInFlight { sends, receives, provider: row.name })
+        Err(TransitionFailure::ResetInFlight { sends, receives, provider: promises.name })
     }
 
-    /// Whether only the poller may destroy the pair, because the provider wants all completions polled before a
-    /// destroy.
+    /// Whether only the poller may destroy the pair, because the provider allows no destroy at another time.
     pub(crate) fn ends_by_poller(&self) -> bool {
         self.domain.context.promises().leaves_to_poller(self.shared.is_some())
     }
@@ -201,6 +198,7 @@ impl PairCore {
                 return Err(UndestroyedPair { source, is_lost });
             }
         };
+        trace::pair_gone(self.qpn().value());
         if let Some(Places { send, receive }) = self.places.take() {
             self.orphan(send, receive, None, &quiescent);
         }
@@ -212,6 +210,7 @@ impl PairCore {
         let Some(places) = self.places.take() else { return };
         let (status, domain) = (Arc::clone(&self.status), Arc::clone(&self.domain));
         let sends_on = (!Arc::ptr_eq(&self.send_queue, &self.receive_queue)).then(|| Arc::clone(&self.send_queue));
+        trace::pair_gone(self.qpn().value());
         let raw = self.raw.take();
         let departing = DepartingPair { raw, places, sends_on, status, _shared: self.shared.clone(), domain };
         // Makes the device flush the requests in flight. If this fails, the pair is destroyed together with its
@@ -276,6 +275,11 @@ impl PairCore {
         Qpn::from_device(self.status.qpn)
     }
 
+    /// Notes that the pair was moved to Error, so that posts are refused.
+    pub(crate) fn note_broken(&self) {
+        self.status.note_failure(QueueKind::Receive, Status::Flushed);
+    }
+
     /// Whether posts are refused: a request failed, or may have been half posted.
     pub(crate) fn is_broken(&self) -> bool {
         [QueueKind::Send, QueueKind::Receive].into_iter().any(|side| self.status.is_broken(side))
@@ -290,7 +294,7 @@ impl PairCore {
         self.status.renew_sends();
     }
 
-    /// Whether the pair takes no more posts until it is reset or destroyed.
+    /// Whether the pair refuses posts until it is reset or destroyed.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.status.is_poisoned()
     }
@@ -310,94 +314,5 @@ impl Drop for PairCore {
                 self.leak();
             }
         }
-    }
-}
-
-/// Moves the pair to Reset.
-fn reset(raw: &RawPair, domain: &DomainInner) -> Result<Option<Quiescent>, VerbError> {
-    let _turn = turn_for(domain, raw);
-    raw.reset()
-}
-
-/// Destroys the pair, and before it the groups and windows that belong to it. `queues` are its work queues; `None` if
-/// they were dropped.
-pub(super) fn destroy(
-    raw: &mut RawPair,
-    domain: &DomainInner,
-    status: &PairStatus,
-    queues: Option<(&mut SendQueue, &mut ReceiveQueue)>,
-) -> Result<Quiescent, VerbError> {
-    raw.detach_all()?;
-    if raw.has_windows() {
-        // Even if a later step fails, nothing may be posted any more.
-        status.poison();
-        reset(raw, domain)?;
-        raw.free_windows()?;
-    }
-    raw.destroy(queues)
-}
-
-/// Locks the polling of the pair's completion queue, on providers where nobody may poll while a pair is reset or
-/// destroyed. With such a provider a pair has only one completion queue.
-pub(super) fn turn_for(domain: &DomainInner, raw: &RawPair) -> Option<MutexGuard<'static, ()>> {
-    (domain.context.promises().teardown == Teardown::Polled).then(|| polling_lock(raw.send_cq()))
-}
-
-/// The ledgers that a pair has from one reset to the next. [`attach`](Self::attach) hands their ends to the work queues
-/// and to the pollers.
-pub(crate) struct PairLedgers {
-    send: (Poster<Entry>, Retirer<Entry>),
-    receive: (Poster<Entry>, Retirer<Entry>),
-    /// For a pair on a shared receive queue: when a shared receive has completed, the poller posts it to the pair's own
-    /// ledger through this.
-    shared_receiver: Option<SharedReceiver>,
-}
-
-impl PairLedgers {
-    /// If `retires_prefix` is true, the completion of a send also retires the sends before it. Each receive has its own
-    /// completion.
-    pub(crate) fn new(
-        pool: &Arc<Blocks>,
-        places: &Places,
-        limits: &Limits,
-        origin: Origin,
-        retires_prefix: bool,
-    ) -> Self {
-        let (first_send, first) = (places.send.next.raw(), places.receive.next);
-        let of_sends = origin.retiring_prefixes(retires_prefix);
-        let (poster, retirer) = ledger(pool, limits.receives, first.raw(), origin);
-        let (posts, shared_receiver) = match &places.receive.shared {
-            None => (poster, None),
-            // Only the poller posts to the ledger of the receives, so the pair's own receive queue gets another, which
-            // stays empty.
-            Some(shared) => {
-                let (qpn, slot, ledger_of_all) = (origin.qpn(), first.key().slot(), shared.clone());
-                (
-                    ledger(pool, 1, first.raw(), origin).0,
-                    Some(SharedReceiver { qpn, slot, poster, ledger: ledger_of_all }),
-                )
-            }
-        };
-        Self { send: ledger(pool, limits.sends, first_send, of_sends), receive: (posts, retirer), shared_receiver }
-    }
-
-    pub(crate) fn detours(&self) -> [Detour<Entry>; 2] {
-        [self.send.0.detour_of(), self.receive.0.detour_of()]
-    }
-
-    /// Gives the retiring ends to the pollers of the two queues, and returns the posting ends.
-    pub(crate) fn attach(
-        self,
-        sends: &CqInner,
-        receives: &CqInner,
-        status: &Arc<PairStatus>,
-    ) -> (Poster<Entry>, Poster<Entry>) {
-        let Self { send, receive, shared_receiver } = self;
-        sends.attach(Attached { retirer: send.1, status: Arc::clone(status) });
-        receives.attach(Attached { retirer: receive.1, status: Arc::clone(status) });
-        if let Some(member) = shared_receiver {
-            receives.join(member);
-        }
-        (send.0, receive.0)
     }
 }

@@ -17,7 +17,7 @@ pub struct NotExclusive<B> {
     pub reason: SharedQueue,
 }
 
-/// Why the pair is not the only user of its completion queue.
+/// Why the pair and the poller do not fit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedQueue {
@@ -111,7 +111,7 @@ impl<R> fmt::Display for ScopeError<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotConnected { state } => {
-                write!(f, "a scope needs a connected queue pair without failures; it is in {state}")
+                write!(f, "a scope needs a connected queue pair without failures; this pair is in {state}")
             }
             Self::Broken { state, first_failure: Some(first), .. } => {
                 write!(f, "the queue pair failed in the scope and is now in {state}: {first}")

@@ -5,7 +5,7 @@ use crate::domain::Brand;
 use crate::inflight::PostedMemory;
 use crate::memory::Buffer;
 use crate::memory::{
-    Access, Exposed, MemoryRegion, OutOfBounds, PeerCannotWrite, RemoteRegion, SharedBuffer, SplitError, TooLong,
+    Access, Exposed, MemoryRegion, OutOfBounds, PeerCannotWrite, Plain, RemoteRegion, SharedBuffer, SplitError, TooLong,
 };
 use crate::queue::SendMemory;
 use crate::seal::Key;
@@ -50,7 +50,7 @@ impl<B> Lent<'_, B> {
     ///
     /// [`OutOfBounds`].
     pub fn slice(&self, range: Range<usize>) -> Result<Self, OutOfBounds> {
-        Ok(Self::new(self.share.share_of(range)?))
+        Ok(Self::new(self.share.slice(range)?))
     }
 }
 
@@ -155,6 +155,24 @@ impl<B: Brand, A: Exposed> Granted<'_, B, A> {
     /// [`OutOfBounds`]; nothing is copied.
     pub fn write_from(&mut self, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         self.region.write_from(offset, bytes)
+    }
+
+    /// Copies the values at `offset` out: as [`MemoryRegion::read_slice`].
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied.
+    pub fn read_slice<T: Plain>(&self, offset: usize, values: &mut [T]) -> Result<(), OutOfBounds> {
+        self.region.read_slice(offset, values)
+    }
+
+    /// Copies `values` in at `offset`: as [`MemoryRegion::write_slice`].
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfBounds`]; nothing is copied.
+    pub fn write_slice<T: Plain>(&mut self, offset: usize, values: &[T]) -> Result<(), OutOfBounds> {
+        self.region.write_slice(offset, values)
     }
 
     /// Loads the word at `offset`, a multiple of 8; native byte order.

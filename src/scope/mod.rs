@@ -38,8 +38,8 @@
 //!
 //! The closure may return, leave by `?`, or panic. In every case the scope takes these steps until one is enough:
 //!
-//! 1. it waits until all its requests have completed, at most until its deadline, and not if the pair has failed;
-//! 2. it moves the pair to Error, and polls what the device flushes (for a second);
+//! 1. it waits until all its requests have completed, its deadline has passed, or the pair has failed;
+//! 2. it moves the pair to Error, and polls what the device flushes, for at most a second;
 //! 3. it moves the pair to Reset;
 //! 4. it destroys the pair;
 //! 5. it **aborts the process.**

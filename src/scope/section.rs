@@ -56,8 +56,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
 
     /// Registers `memory` for receives and reads, which fill it, and for sends and writes, until the scope ends.
     ///
-    /// `ibv_reg_mr(3)`; the [module's page](super) has the cost. The handle counts as filled. Empty memory is not
-    /// registered.
+    /// `ibv_reg_mr(3)`; the [module's page](super) has the cost. All of the memory counts as filled. Empty memory is
+    /// not registered.
     ///
     /// # Errors
     ///
@@ -199,6 +199,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         compare: u64,
         swap: u64,
     ) -> Posting<'scope, B, LentMut<'scope, B>> {
+        // This may be code of the program, so it runs before the scope is borrowed.
+        let target = target.as_ref();
         self.post(result, |pair, buffer| pair.post_compare_and_swap(buffer, target, compare, swap))
     }
 
@@ -215,6 +217,7 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         target: &impl AsRef<RemoteRegion<A>>,
         addend: u64,
     ) -> Posting<'scope, B, LentMut<'scope, B>> {
+        let target = target.as_ref();
         self.post(result, |pair, buffer| pair.post_fetch_and_add(buffer, target, addend))
     }
 
@@ -287,7 +290,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         self.wait_for_one([own, self.deadline].into_iter().flatten().min())
     }
 
-    /// Waits for one completion, and keeps it for its ticket, or until the scope has ended.
+    /// Waits for one completion. Keeps it for its ticket; the completion of an owned buffer is kept until the scope has
+    /// ended.
     fn wait_for_one(&self, deadline: Option<Instant>) -> Result<(), WaitError> {
         let mut engine = self.exclusive.engine.borrow_mut();
         let Some(poller) = &mut engine.poller else { return Err(PollError::Failed.into()) };

@@ -2,8 +2,8 @@
 //!
 //! The steps, in this order, until one is enough: wait for the requests; move the pair to Error and poll what is
 //! flushed; reset the pair; destroy it. Each step proves that the device is done with a request: by the request's own
-//! completion, or by a reset or a destroy that the device confirmed. Deregistering memory is no proof while a request
-//! names it: the device may give the memory's key to another registration, and a request that is still queued would
+//! completion, or by a reset or a destroy that the device confirmed. Deregistering memory that a request still names is
+//! no proof: the device may give the memory's key to another registration, and a request that is still queued would
 //! then reach other memory. So the registrations end last.
 
 use super::slots::Slots;
@@ -18,7 +18,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 use std::{io, mem, process, thread};
 
-/// How long a device may take to flush a pair; after that, it has as long again to end a registration.
+/// How long a device may take for each step: to flush the pair, to return its requests, and to end the registrations.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 /// The pause between two tries, where no event says that the device is ready.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -80,7 +80,7 @@ impl<B: Brand> Engine<B> {
         };
         if let (AnyQueuePair::Errored(pair), Some(poller)) = (&mut self.pair, &mut self.poller) {
             let kept = &mut self.kept;
-            // If the drain fails, requests are still in flight, and the caller takes the next step.
+            // If the drain fails, requests stay in flight, and the next steps below follow.
             let _ = pair.drain(poller, GRACE, |completion| kept.extend(slots.borrow_mut().route(completion)));
         }
         if slots.borrow().in_flight() == 0 {
@@ -108,8 +108,8 @@ impl<B: Brand> Engine<B> {
         if !is_reset && gone.is_none() {
             abort("its requests were neither flushed nor ended by a reset or a destroy of the queue pair");
         }
-        // The device is done, but the completion queue has failed and can return nothing. Dropping its last handles
-        // frees the requests.
+        // The device is done, but the completion queue does not return the requests. Dropping its last handles frees
+        // them.
         self.pair = AnyQueuePair::Vacant;
         self.poller = None;
     }

@@ -14,7 +14,7 @@ enum Slot<B> {
     Reserved,
     InFlight {
         id: WorkId,
-        /// Whether its ticket was dropped, so that nobody wants the result.
+        /// Whether nobody wants the result: the ticket was dropped, or was never made.
         abandoned: bool,
     },
     Done(Completion<B>),
@@ -114,8 +114,7 @@ impl<B> Slots<B> {
         None
     }
 
-    /// Forgets all requests. The caller knows that none is in flight, or that no completion of them will be polled any
-    /// more.
+    /// Forgets all requests. The caller knows that no more of their completions will be polled.
     pub(super) fn clear(&mut self) {
         self.in_flight = 0;
         self.free.clear();

@@ -6,8 +6,11 @@
 
 #[cfg(feature = "rdma-core")]
 use super::ibv_pd;
+#[cfg(librdmacm)]
+use super::rdmacm;
 use super::{
-    ibv_ah, ibv_async_event, ibv_cq_ex, ibv_event_type, ibv_gid, ibv_poll_cq_attr, ibv_qp_ex, ibv_sge, ibv_wc_opcode,
+    ibv_ah, ibv_async_event, ibv_async_event__bindgen_ty_1, ibv_cq_ex, ibv_event_type, ibv_gid, ibv_poll_cq_attr,
+    ibv_qp_ex, ibv_sge, ibv_wc__bindgen_ty_1, ibv_wc_opcode,
 };
 use super::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc};
 #[cfg(feature = "rdma-core")]
@@ -45,12 +48,40 @@ impl<T> Clone for ObjectPtr<T> {
 }
 impl<T> Copy for ObjectPtr<T> {}
 
-impl ibv_gid {
+/// Safe reads of members of unions. These members consist of numbers and addresses, of which any bytes are a value. The
+/// bytes are initialised: whoever allocates such a union fills it with zeros first, or writes that member.
+macro_rules! members_of_unions {
+    ($($(#[$attribute:meta])* $visible:vis fn $name:ident(&$union:ty) = $member:ident -> $type:ty;)*) => {$(
+        impl $union {
+            $(#[$attribute])*
+            #[inline(always)]
+            $visible fn $name(&self) -> $type {
+                // SAFETY: the bytes of this member are initialised, and any bytes are a value of it (see above).
+                unsafe { self.$member }
+            }
+        }
+    )*};
+}
+members_of_unions! {
     /// The bytes, in network byte order.
-    pub(crate) fn bytes(&self) -> [u8; 16] {
-        // SAFETY: every bit pattern is a value of each member.
-        unsafe { self.raw }
-    }
+    pub(crate) fn bytes(&ibv_gid) = raw -> [u8; 16];
+    /// The address of the object. For events about an object.
+    fn object(&ibv_async_event__bindgen_ty_1) = qp -> *mut ibv_qp;
+    /// The number of the port. For events about a port.
+    fn port(&ibv_async_event__bindgen_ty_1) = port_num -> i32;
+    /// The immediate of a receive, or the key that it invalidated: both are in the same 4 bytes.
+    pub(crate) fn immediate_or_key(&ibv_wc__bindgen_ty_1) = imm_data -> u32;
+}
+#[cfg(librdmacm)]
+members_of_unions! {
+    /// The peer's data, in an event of a datagram identifier.
+    pub(crate) fn of_datagrams(&rdmacm::rdma_cm_event__bindgen_ty_1) = ud -> rdmacm::rdma_ud_param;
+    /// The peer's data, in an event of a connection.
+    pub(crate) fn of_connection(&rdmacm::rdma_cm_event__bindgen_ty_1) = conn -> rdmacm::rdma_conn_param;
+    /// The address of this side, of either family.
+    pub(crate) fn source(&rdmacm::rdma_addr__bindgen_ty_1) = src_sin6 -> libc::sockaddr_in6;
+    /// The peer's address, of either family.
+    pub(crate) fn destination(&rdmacm::rdma_addr__bindgen_ty_2) = dst_sin6 -> libc::sockaddr_in6;
 }
 
 impl ibv_async_event {
@@ -68,20 +99,14 @@ impl ibv_async_event {
             | Kind::IBV_EVENT_PATH_MIG
             | Kind::IBV_EVENT_PATH_MIG_ERR
             | Kind::IBV_EVENT_SRQ_ERR
-            | Kind::IBV_EVENT_SRQ_LIMIT_REACHED => {
-                // SAFETY: an event of one of these kinds has a pointer in the union.
-                About::Object(unsafe { self.element.qp }.addr())
-            }
+            | Kind::IBV_EVENT_SRQ_LIMIT_REACHED => About::Object(self.element.object().addr()),
             Kind::IBV_EVENT_PORT_ACTIVE
             | Kind::IBV_EVENT_PORT_ERR
             | Kind::IBV_EVENT_LID_CHANGE
             | Kind::IBV_EVENT_PKEY_CHANGE
             | Kind::IBV_EVENT_SM_CHANGE
             | Kind::IBV_EVENT_CLIENT_REREGISTER
-            | Kind::IBV_EVENT_GID_CHANGE => {
-                // SAFETY: an event of one of these kinds has a port number in the union.
-                About::Port(unsafe { self.element.port_num })
-            }
+            | Kind::IBV_EVENT_GID_CHANGE => About::Port(self.element.port()),
             _ => About::Device,
         }
     }
@@ -105,12 +130,12 @@ pub(crate) fn ibv_inc_rkey(rkey: u32) -> u32 {
 }
 
 /// Verbs that call the function table of the object's context. They return `None` if the provider has no such function.
-#[cfg(feature = "rdma-core")]
 macro_rules! functions_of_context {
     ($($(#[$doc:meta])* fn $name:ident = $member:ident($object:ident: *mut $kind:ty $(, $argument:ident: $type:ty)*)
         -> $result:ty;)*) => {$(
         $(#[$doc])*
         #[doc = "\n# Safety\n\nAs the manual page of the verb demands; the object is alive."]
+        #[inline]
         pub(crate) unsafe fn $name($object: *mut $kind $(, $argument: $type)*) -> Option<$result> {
             // SAFETY: the object is alive (caller).
             let context = unsafe { (*$object).context };
@@ -120,6 +145,10 @@ macro_rules! functions_of_context {
             Some(unsafe { function($object $(, $argument)*) })
         }
     )*};
+}
+functions_of_context! {
+    /// `ibv_poll_cq`: how many completions were written, or a negative number.
+    fn ibv_poll_cq = poll_cq(cq: *mut ibv_cq, count: c_int, completions: *mut ibv_wc) -> c_int;
 }
 #[cfg(feature = "rdma-core")]
 functions_of_context! {
@@ -246,8 +275,8 @@ macro_rules! functions_of {
         ///
         /// # Safety
         ///
-        /// The caller does as that manual page requires. The object is alive, and the provider has put this function
-        /// into it.
+        /// The caller does as the manual page of the function requires. The object is alive, and the provider has put
+        /// this function into it.
         #[inline(always)]
         pub(crate) unsafe fn $name(object: *mut $object, $($argument: $type),*) $(-> $result)? {
             // SAFETY: the object is alive (caller).

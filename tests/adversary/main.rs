@@ -54,8 +54,8 @@ fn profiles() -> Vec<Profile> {
     NAMED.into_iter().chain((0..seeds).map(|seed| Profile::Adversary(seed & 3 | (seed & !3) << 1))).collect()
 }
 
-/// Whether a post may fail although the device has queued the request. The pair then stays while the device may have
-/// the request, so on such a device a test does not wait until all pairs are gone.
+/// Whether a post may fail although the device has queued the request. Such a request keeps its pair, so on such a
+/// device a test does not wait until all pairs are gone.
 fn posts_fail(profile: Profile) -> bool {
     matches!(profile, Profile::Hns) || matches!(profile, Profile::Adversary(seed) if seed & 1 != 0)
 }
@@ -363,8 +363,8 @@ fn a_pair_that_is_not_destroyed_keeps_what_it_has_in_flight() {
                 let _ = right.post_receive(domain.buffer(16).unwrap());
                 refuses(Verb::ModifyQp);
             }
-            // The fault comes only now: a pair that ends at once is already destroyed. If it had leaked, it would keep
-            // the completion queue alive, and this test is about the end of that queue.
+            // Inject the fault only now, when pairs that end at once are destroyed. A leaked pair would keep the
+            // completion queue alive, and this test is about the end of that queue.
             refuses(Verb::DestroyQp);
             // Longer than a poller waits for shared receives that the device may have started to fill.
             let since = Instant::now();
@@ -390,8 +390,8 @@ fn a_number_that_is_given_out_again_is_no_other_pairs() {
         let (mut before, server) = serve(&domain, &shared, &queue, &port);
         let first = server.number();
         let _ = before.post_send(Inline(b"for the first"));
-        // Dropped in this order, so that on a device that reuses numbers the next server gets the number of this one,
-        // whose completion may still be in the queue.
+        // Drop in this order: a device that reuses numbers gives this server's number to the next server, while a
+        // completion of this server may still be in the queue.
         drop((server, before));
         let (mut client, server) = serve(&domain, &shared, &queue, &port);
         assert_ne!(server.number(), first, "{profile:?}");
@@ -462,8 +462,8 @@ fn a_plain_message_brings_no_immediate_of_another() {
     }
 }
 
-/// A failure belongs to the pair as it was before a reset, if the request was posted then. This holds even if the
-/// failure comes out after the program's closure has reset the pair and brought it up again.
+/// A failed request that was posted before a reset does not break the pair that comes up after the reset. This holds
+/// even if the failure comes out only then.
 #[test]
 fn a_failure_that_comes_out_late_breaks_no_other_life() {
     for profile in [Profile::Efa, Profile::Adversary(0)] {
@@ -538,8 +538,8 @@ fn a_drained_pair_is_not_reset_in_the_middle_of_a_poll() {
     }
 }
 
-/// If a new pair gets the number of a pair whose completions may still come, the library makes another pair. It must
-/// not destroy the first pair while a poll is running.
+/// If a new pair gets a number for which completions may still come, the library makes another pair instead. It must
+/// not destroy the rejected pair while a poll is running.
 #[test]
 fn a_pair_of_a_taken_number_is_not_destroyed_in_the_middle_of_a_poll() {
     // This adversary has shared queues, lets only the poller destroy pairs, and reuses numbers.

@@ -67,7 +67,7 @@ fn c153_a_pair_in_error_tells_of_its_last_receive() {
     drop(server);
     let in_flight = shared.in_flight();
     let mut destroyed = shared.destroy();
-    // On such devices, the shared queue can be destroyed after the poller has destroyed the pair.
+    // Without that promise, the shared queue can be destroyed only after the poller has destroyed the pair.
     while lacks(Promise::EndAtOnce)
         && let Err(error) = destroyed
     {

@@ -56,7 +56,7 @@ fn c128_c129_a_solicited_wait_sleeps_through_plain_messages() {
     while count < 2 {
         count += usize::from(link.poller.wait(PATIENCE).unwrap().check().is_ok());
     }
-    // The same for solicited completions. When the time is over, it returns any completion that is there.
+    // The same for solicited completions. At the deadline the wait returns any completion that is there.
     let how = Wait { wake_for: WakeFor::Solicited, ..Wait::new(PATIENCE) };
     message(&mut link, true);
     assert!(link.poller.wait_for(how).unwrap().is_some());
@@ -134,6 +134,7 @@ fn a_solicited_wait_sleeps_through_timers_and_plain_messages() {
 /// an event, and the program waits again.
 #[test]
 fn a_solicited_arming_after_another_may_be_woken_by_any() {
+    // Soft iWARP forgets the first arming: `siw_notify_cq` of its provider stores the second one over it.
     if lacks_need(Need::Arming) {
         return;
     }
@@ -149,6 +150,7 @@ fn a_solicited_arming_after_another_may_be_woken_by_any() {
 /// C134: a program may stop waiting at any point, and loses no completion.
 #[test]
 fn c134_a_wait_that_is_given_up_loses_nothing() {
+    // Without order, the unsignalled send of each message has a completion of its own, which the test does not expect.
     if lacks_need(Need::Order) {
         return;
     }

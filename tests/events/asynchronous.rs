@@ -119,7 +119,7 @@ fn a_peer_that_may_not_is_told() {
     link.left.post_write(link.domain.buffer(8).unwrap(), &remote).unwrap();
     let event = events.next(SOON).unwrap().unwrap();
     assert_eq!(event, AsyncEvent::OfQueuePair(link.right.number(), QueuePairEvent::AccessError));
-    assert!(event.to_string().contains("memory that it may not have"), "{event}");
+    assert!(event.to_string().contains("memory that it may not use"), "{event}");
     assert_eq!(link.right.query_state().unwrap(), DeviceState::Error);
 }
 

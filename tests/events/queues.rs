@@ -33,6 +33,7 @@ fn c114_a_queue_has_the_room_that_was_asked_for() {
 /// C115: requests of all kinds complete in the order in which they were posted.
 #[test]
 fn c115_requests_complete_in_order() {
+    // Reads and writes overtake each other.
     if lacks_need(Need::Order) {
         return;
     }
@@ -63,6 +64,7 @@ fn c115_requests_complete_in_order() {
 /// C116: an unsignalled request that succeeds makes no completion. C118: the next signalled one also frees its slot.
 #[test]
 fn c116_c118_a_signalled_request_releases_the_unsignalled_before_it() {
+    // Without order, each request is signalled.
     if lacks_need(Need::Order) {
         return;
     }

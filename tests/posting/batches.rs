@@ -22,7 +22,7 @@ fn batches_of_up_to_three_doorbells_arrive_whole() {
             let last = link
                 .left
                 .batch(|batch| {
-                    // The first half one by one, the rest in one call, and then the last one, which is signalled.
+                    // Post the first half one by one, the rest in one call, and then the last one, signalled.
                     let first = requests.by_ref().take((count - 1) / 2);
                     first.for_each(|request| _ = batch.post(request).unwrap());
                     let rest = count - 1 - (count - 1) / 2;
@@ -63,6 +63,7 @@ fn take_all<B: Brand>(poller: &mut Poller<B>, count: usize) -> (Vec<Buffer<B>>, 
 
 #[test]
 fn all_items_go_with_one_completion_and_their_buffers_come_back_in_order() {
+    // Without order, each item has a completion.
     if lacks_need(Need::Order) {
         return;
     }
@@ -102,6 +103,7 @@ fn all_items_go_with_one_completion_and_their_buffers_come_back_in_order() {
 
 #[test]
 fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
+    // Without order, each item has a completion.
     if lacks_need(Need::Order) {
         return;
     }
@@ -210,6 +212,7 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
 
 #[test]
 fn the_buffers_of_a_run_come_back_whatever_is_among_them_and_however_it_ended() {
+    // Without order, each run is one request.
     if lacks_need(Need::Order) {
         return;
     }
@@ -431,6 +434,7 @@ fn a_full_queue_gives_the_request_back_and_a_batch_goes_on_after_polling() {
 
 #[test]
 fn requests_without_completions_come_back_by_a_drain() {
+    // Without order, each request has a completion.
     if lacks_need(Need::Order) {
         return;
     }

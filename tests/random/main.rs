@@ -8,6 +8,7 @@
 mod grants;
 mod links;
 mod lists;
+mod pools;
 mod shared;
 mod unreliable;
 
@@ -17,16 +18,17 @@ use interlock::domain::Named;
 use interlock::error::{NamedDomainError, TransitionFailure};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::state::DeviceState;
-use interlock::transport::Transport;
+use interlock::transport::{Reliable, Transport};
 use interlock::{
-    AnyQueuePair, Brand, Buffer, Context, Errored, Init, Port, PostError, ProtectionDomain, QueuePair, Reset, WorkId,
+    AnyQueuePair, Brand, Buffer, CompletionQueue, Context, Errored, Init, Limits, Port, PostError, ProtectionDomain,
+    QueuePair, ReadyToSend, Reset, WorkId,
 };
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 use support::steps::{self, Program, programs};
-use support::{PATIENCE, POLLING, Random};
+use support::{PATIENCE, POLLING, Random, connect_to_each_other};
 
 /// The device under test: a soft one that is stepped, or the one that `INTERLOCK_DEVICE` names.
 struct Device {
@@ -105,11 +107,6 @@ impl Device {
     }
 }
 
-/// Attributes with a timeout that does not expire on a busy machine.
-fn patient() -> ConnectAttributes {
-    ConnectAttributes { timeout: 18.try_into().unwrap(), ..ConnectAttributes::default() }
-}
-
 /// The time limit of the search for a small program that fails.
 const SEARCH: Duration = Duration::from_secs(60);
 
@@ -139,8 +136,9 @@ fn for_programs<C: Copy + Debug + 'static>(
     // reduced there.
     let time = if support::on_hardware() { Duration::ZERO } else { SEARCH };
     for seed in seeds {
-        // Every second program polls extended queues.
-        POLLING.set(if seed % 2 == 0 { Polling::Array } else { Polling::Extended });
+        // Every second program polls extended queues. An iWARP device has none.
+        let is_extended = seed % 2 != 0 && !support::context().is_iwarp();
+        POLLING.set(if is_extended { Polling::Extended } else { Polling::Array });
         steps::check(&format!("{name}: INTERLOCK_SEED={seed}"), seed, &strategy, time, &test);
     }
 }
@@ -160,6 +158,26 @@ fn set_up<N: Named + Brand>(name: N) -> (Device, ProtectionDomain<N>, Port) {
     let domain = domain_named(&device.context, name);
     let port = device.context.active_port().unwrap();
     (device, domain, port)
+}
+
+/// Two pairs in Init, to be connected to each other.
+fn two_pairs<B: Brand>(
+    domain: &ProtectionDomain<B>,
+    queue: &CompletionQueue<B>,
+    limits: &Limits,
+    port: &Port,
+) -> [QueuePair<B, Init>; 2] {
+    [(), ()].map(|()| domain.reliable(queue, limits).unwrap().into_init(port).unwrap())
+}
+
+/// Connects two pairs, with a timeout that does not expire on a busy machine.
+fn connect<B: Brand, L: Reliable, R: Reliable>(
+    domain: &ProtectionDomain<B>,
+    left: QueuePair<B, Init, L>,
+    right: QueuePair<B, Init, R>,
+) -> (QueuePair<B, ReadyToSend, L>, QueuePair<B, ReadyToSend, R>) {
+    let patient = ConnectAttributes { timeout: 18.try_into().unwrap(), ..ConnectAttributes::default() };
+    connect_to_each_other(domain, left, right, &patient)
 }
 
 /// Shows what the other tests print when they fail: the steps that matter and no others.
@@ -272,9 +290,8 @@ trait Stage<B: Brand> {
         }
     }
 
-    /// Takes a pair down in a random way, after which all its requests in flight are `over`. Returns the pair in Reset,
-    /// or `None` if the way was to destroy it. Some ways go through Error; there, some of these call `flush`, which may
-    /// wait for the flushed requests.
+    /// Takes a pair down in a random way. Returns it in Reset; or destroys it, waits until `over`, and returns `None`.
+    /// If the way goes through Error, may call `flush` there, which may wait for the flushed requests.
     fn take_down<T: Transport>(
         &mut self,
         random: &mut Random,

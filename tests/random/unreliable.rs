@@ -15,8 +15,8 @@ use interlock::{
     WorkRequest, request,
 };
 use std::collections::HashMap;
-use support::Queues;
 use support::steps::Step;
+use support::{Need, Queues, lacks_need};
 
 const LIMITS: Limits =
     Limits { sends: 4, receives: 3, inline_bytes: 0, elements: 1, posting: interlock::queue::Posting::List };
@@ -622,20 +622,32 @@ where
 
 #[test]
 fn messages_of_unreliable_connections_come_once_in_order_or_not_at_all() {
+    if lacks_need(Need::UnreliableTransports) {
+        return;
+    }
     messages_come_once_in_order_or_not_at_all::<Connections>();
 }
 
 #[test]
 fn messages_to_shared_receives_come_once_in_order_or_not_at_all() {
+    if lacks_need(Need::UnreliableTransports) {
+        return;
+    }
     messages_come_once_in_order_or_not_at_all::<SharingConnections>();
 }
 
 #[test]
 fn datagrams_come_once_in_order_or_not_at_all() {
+    if lacks_need(Need::UnreliableTransports) {
+        return;
+    }
     messages_come_once_in_order_or_not_at_all::<Mailboxes>();
 }
 
 #[test]
 fn datagrams_to_shared_receives_come_once_in_order_or_not_at_all() {
+    if lacks_need(Need::UnreliableTransports) {
+        return;
+    }
     messages_come_once_in_order_or_not_at_all::<SharingMailboxes>();
 }

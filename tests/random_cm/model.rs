@@ -100,9 +100,11 @@ pub(crate) struct Attempt {
     pub(crate) is_told: bool,
     /// Whether the end of the connection certainly reaches the client and the server.
     pub(crate) owed_end: [bool; 2],
+    /// Whether the number of the client's pair, and of the server's, has come free.
+    pub(crate) has_free_number: [bool; 2],
 }
 
-/// What a poll of a side that waits found.
+/// The result of a poll by a side that waits.
 #[derive(Debug)]
 pub(crate) enum Found<'a> {
     Nothing,
@@ -155,7 +157,7 @@ impl Attempt {
         }
     }
 
-    /// Whether an event that a poll of the client must find is in flight or has arrived.
+    /// Whether an event is in flight or has arrived, and a poll of the client must find it in the end.
     pub(crate) fn owes_client(&self) -> bool {
         let is_refused = matches!(self.server, Server::Refused(_)) || self.may_find_nobody;
         self.yes.is_some() || self.is_given_up || is_refused && !self.is_lost
@@ -207,7 +209,7 @@ impl Attempt {
         }
     }
 
-    /// Whether an event that a poll of the server must find is in flight or has arrived.
+    /// Whether an event is in flight or has arrived, and a poll of the server must find it in the end.
     pub(crate) fn owes_server(&self) -> bool {
         self.is_established || self.is_told || self.client == Client::Gone
     }

@@ -13,6 +13,7 @@ use support::{Need, PATIENCE, context, lacks_need, on_hardware};
 
 #[test]
 fn borrowed_messages_go_both_ways() {
+    // The peer sends before this side has posted a receive.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -50,6 +51,7 @@ fn the_end_of_a_scope_waits_for_what_nobody_waited_for() {
 
 #[test]
 fn memory_comes_back_to_the_closure_and_goes_out_again() {
+    // The peer sends before this side has posted a receive.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -77,9 +79,6 @@ fn memory_comes_back_to_the_closure_and_goes_out_again() {
 
 #[test]
 fn one_lend_serves_many_requests_and_overlaps_others() {
-    if lacks_need(Need::Order) {
-        return;
-    }
     let mut wire = wire!();
     let bytes: Vec<u8> = (0..=255).collect();
     for _ in 0..4 {
@@ -106,9 +105,10 @@ fn one_lend_serves_many_requests_and_overlaps_others() {
         })
         .unwrap()
         .unwrap();
-    assert_eq!(wire.peer_received(), bytes);
-    assert_eq!((wire.peer_received(), wire.peer_received()), (bytes[3..10].to_vec(), vec![1]));
-    assert_eq!(wire.peer_received(), b"");
+    // On some devices completions overtake each other.
+    let mut received: Vec<_> = (0..4).map(|_| wire.peer_received()).collect();
+    received.sort_by_key(Vec::len);
+    assert_eq!(received, [vec![], vec![1], bytes[3..10].to_vec(), bytes]);
 }
 
 #[test]
@@ -151,6 +151,7 @@ fn memory_of_the_program_itself_is_lent_to_be_read() {
 
 #[test]
 fn parts_of_one_lend_are_in_flight_apart() {
+    // The peer sends before this side has posted a receive.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -205,6 +206,7 @@ fn whatever_a_handle_refuses_leaves_the_closure() {
 
 #[test]
 fn owned_buffers_in_flight_across_scopes_come_out_between_them() {
+    // The peer sends two messages, and this side has posted one receive.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -230,6 +232,7 @@ fn owned_buffers_in_flight_across_scopes_come_out_between_them() {
 
 #[test]
 fn scopes_of_two_pairs_nest() {
+    // The peer sends before this side has posted a receive.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -271,7 +274,7 @@ fn lent_memory_is_filled_by_other_threads() {
     assert_eq!(wire.peer_received(), [4; 64]);
 }
 
-/// Signatures that a program would write.
+/// Signatures that a program may write.
 #[allow(dead_code, reason = "needs only compile")]
 fn scopes_are_passed_on<'scope, B: Brand>(
     scope: &'scope Scope<'scope, '_, B>,

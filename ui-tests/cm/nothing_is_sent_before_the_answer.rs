@@ -1,5 +1,5 @@
 //! Rule N3: a queue pair that is being connected is out of reach until it is back.
-//! Error: E0616
+//! Error: E0609
 
 use interlock::cm::Connecting;
 use interlock::{Brand, Buffer};

@@ -6,7 +6,7 @@ use interlock::{
     SharedBuffer, Success,
 };
 use interlock::completion::{Armed, CompletionChannel};
-use interlock::memory::SplitRegion;
+use interlock::memory::{Pool, SplitRegion, Take};
 use interlock::queue::{ReceiveHalf, SendHalf};
 use interlock::request::PostedMemory;
 use interlock::shared::SharedReceiveQueue;
@@ -35,6 +35,8 @@ keep! {
     Region,
     Rest,
     SharedBuffer,
+    Pool,
+    Take,
     SharedReceiveQueue,
     SendHalf,
     ReceiveHalf,

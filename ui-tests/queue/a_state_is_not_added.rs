@@ -1,13 +1,12 @@
 //! Rule Q5: states and their capabilities are sealed.
 //! Error: E0277
 
-use interlock::{AnyQueuePair, Brand, QueuePair};
+use interlock::{Brand, QueuePair};
 use interlock::state::State;
 
 enum Reborn {}
 impl State for Reborn {
     const NAME: &'static str = "Reborn";
-    fn any<B, T>(_: QueuePair<B, Self, T>) -> AnyQueuePair<B, T> { AnyQueuePair::Vacant }
 }
 fn name<B: Brand, S: State>(pair: &QueuePair<B, S>) -> u32 {
     pair.number().value()

@@ -1,7 +1,7 @@
 //! Counts the instructions per request and compares them with the limits.
 
 use crate::callgrind::{Edge, edges};
-use crate::limits::{WORKLOADS, Workload};
+use crate::limits::{STREAMS, WORKLOADS, Workload};
 use crate::{Verdict, have, sibling};
 use std::error::Error;
 use std::ops::Sub;
@@ -56,7 +56,8 @@ pub fn check() -> Result<Verdict, Box<dyn Error>> {
 
 /// Runs a workload under callgrind.
 fn measure(name: &str, iterations: u32) -> Result<Cost, Box<dyn Error>> {
-    let program = sibling("workloads")?;
+    let source = if STREAMS.contains(&name) { "streams" } else { "workloads" };
+    let program = sibling(source)?;
     let profile = program.with_file_name(format!("callgrind.{}", std::process::id()));
     let output = Command::new("valgrind")
         .args(["-q", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"])
@@ -71,7 +72,7 @@ fn measure(name: &str, iterations: u32) -> Result<Cost, Box<dyn Error>> {
         return Err(format!("valgrind on {name}: {}", String::from_utf8_lossy(&output.stderr)).into());
     }
     // An `_extended` workload runs the same loop on another kind of queue.
-    cost(&edges(&text?)?, &format!("workloads::{}", name.trim_end_matches("_extended")))
+    cost(&edges(&text?)?, &format!("{source}::{}", name.trim_end_matches("_extended")))
 }
 
 fn cost(edges: &[Edge<'_>], workload: &str) -> Result<Cost, Box<dyn Error>> {

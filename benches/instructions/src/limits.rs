@@ -12,8 +12,11 @@ pub struct Workload {
     pub limit: f64,
 }
 
+/// The workloads that are in the program `streams`. A second use of an operation in a program changes what is inlined.
+pub const STREAMS: [&str; 4] = ["stream", "awaited_stream", "many_writes", "shared_writes"];
+
 #[rustfmt::skip]
-pub const WORKLOADS: [Workload; 14] = [
+pub const WORKLOADS: [Workload; 22] = [
     Workload { name: "send", what: "a send, polled (W1)", requests: 1, limit: 100.0 },
     Workload { name: "checked", what: "the same with the run-time brand, which compares domains", requests: 1, limit: 107.0 },
     Workload { name: "write", what: "a write, polled (W2)", requests: 1, limit: 111.0 },
@@ -28,14 +31,21 @@ pub const WORKLOADS: [Workload; 14] = [
     Workload { name: "share", what: "a send of a shared buffer, polled", requests: 1, limit: 103.0 },
     Workload { name: "batch_post", what: "a batch of 32 times `post`, the last signalled, `poll_each`", requests: 32, limit: 110.0 },
     Workload { name: "unsignalled", what: "32 times `post` without a batch, the last signalled, `poll_each`", requests: 32, limit: 124.0 },
+    Workload { name: "awaited_write", what: "a write, awaited", requests: 1, limit: 228.0 },
+    Workload { name: "awaited_batch", what: "`post_all` of 32 writes, awaited as one", requests: 32, limit: 48.0 },
+    Workload { name: "awaited_receive", what: "a send to itself, both awaited, the receive posted again", requests: 2, limit: 226.0 },
+    Workload { name: "stream", what: "a message that has come, polled, the receive posted again", requests: 1, limit: 104.0 },
+    Workload { name: "awaited_stream", what: "the same, awaited", requests: 1, limit: 225.0 },
+    Workload { name: "many_writes", what: "16 writes, polled by `poll_each`", requests: 16, limit: 118.0 },
+    Workload { name: "shared_writes", what: "a write of each of 16 tasks that share a sender: permit, write, await", requests: 16, limit: 340.0 },
+    Workload { name: "pool", what: "a buffer taken from a pool and dropped", requests: 1, limit: 80.0 },
 ];
 
 /// Functions of the hot path that are called through pointers only.
-pub const POINTED: [&str; 2] =
-    ["interlock::inflight::extended_polling::poll", "interlock::inflight::extended_polling::poll_singly"];
+pub const POINTED: [&str; 2] = ["interlock::inflight::polling::poll", "interlock::inflight::polling::poll_singly"];
 
 /// Functions off the hot path: a part of each name, and when the function runs. They may allocate and lock.
-pub const COLD: [(&str, &str); 16] = [
+pub const COLD: [(&str, &str); 19] = [
     ("poll_state::PollState::poll_with_mail", "a pair was made or has gone since the device was last polled"),
     ("poll_state::PollState::resolve_unmatched", "a completion is of a pair that was made since, or of no request"),
     ("poll_state::PollState::move_to_single", "a completion came before those of earlier requests, for the first time"),
@@ -54,5 +64,8 @@ pub const COLD: [(&str, &str); 16] = [
     ),
     ("window::WindowInner::drop_raw", "a memory window in a request is given up"),
     ("entry::Entry::into_unsettled", "the program asks for the memory of a request about a memory window"),
+    ("pool::PoolInner::take_slowly", "all buffers of the class are taken, or somebody waits for one"),
+    ("part::put_in_turn", "somebody waits for a buffer, or the pool is gone or being trimmed"),
+    ("part::free", "the buffer is not of a pool, or the pool is gone"),
     ("work::Work<B>::of_window", "the request was one about a memory window"),
 ];

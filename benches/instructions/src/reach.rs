@@ -202,7 +202,7 @@ struct Callee<'l> {
 }
 
 impl Callee<'_> {
-    /// If the function never returns, the instruction after the call does not run after it.
+    /// Whether the function never returns, so that the instruction after the call does not run.
     fn never_returns(&self) -> bool {
         kind_of(self.name) == Some(PANIC) || self.name.contains("_Unwind_Resume")
     }

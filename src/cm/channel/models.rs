@@ -91,9 +91,9 @@ pub(super) fn until_readable(descriptors: [Descriptor; 2], _: Duration) -> io::R
 mod tests {
     use super::super::{Inbox, Mail};
     use super::*;
-    use crate::provider::cm::{PortSpace, RawEvent, RawEventKind, RawId, Said};
+    use crate::provider::cm::{EventParameters, PortSpace, RawEvent, RawEventKind, RawId};
     use loom::thread;
-    use std::os::fd::RawFd;
+    use std::os::fd::BorrowedFd;
     use std::sync::Arc;
 
     /// A channel that takes its events from `KERNEL`.
@@ -101,7 +101,7 @@ mod tests {
     struct Events;
 
     impl RawChannel for Events {
-        fn fd(&self) -> RawFd {
+        fn fd(&self) -> BorrowedFd<'_> {
             unreachable!("nobody sleeps on it")
         }
 
@@ -115,7 +115,7 @@ mod tests {
                 key,
                 kind: RawEventKind::ADDR_RESOLVED,
                 status: 0,
-                said: Said::default(),
+                parameters: EventParameters::default(),
                 request: None,
             }))
         }

@@ -22,17 +22,16 @@
 //! A value that nobody takes out is leaked with the ledger, never dropped. Only a completion or quiescence proves that
 //! the device is done with the value, and only the retirer learns of either.
 
-mod poster;
+mod origin;
 mod retirer;
 mod ring;
 
 use crate::domain::Blocks;
 
-pub(crate) use poster::{Detour, Poster};
+pub(crate) use origin::Origin;
 pub(crate) use retirer::{AnyOrderRetirer, Prefix, Retirer, Retirers};
 use ring::LedgerRef;
-pub(crate) use ring::{CellRow, Origin};
-use std::marker::PhantomData;
+pub(crate) use ring::{CellRow, Detour, Poster};
 use std::sync::Arc;
 
 /// The most requests that one work queue may have in flight.
@@ -66,10 +65,10 @@ fn is_between(oldest: u64, id: u64, posted: u64) -> bool {
 /// the id `first`.
 pub(crate) fn ledger<T>(pool: &Arc<Blocks>, depth: u32, first: u64, origin: Origin) -> (Poster<T>, Retirer<T>) {
     let held = LedgerRef::new(pool, depth.clamp(1, MAX_DEPTH), first, origin);
-    (Poster { held: held.clone(), user_data: PhantomData }, Retirer(held))
+    (Poster::of_new(&held), Retirer(held))
 }
 
-/// A ledger that nobody posts to. It serves places that have no work queue.
+/// A ledger that nobody posts to. Its retirers fill the slots of a completion queue that have no work queue.
 pub(crate) struct EmptyLedger<T>(LedgerRef<T>);
 
 impl<T> EmptyLedger<T> {

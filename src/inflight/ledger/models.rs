@@ -1,9 +1,14 @@
 //! Every interleaving of a poster and a retirer on two threads.
-#![allow(unsafe_code, reason = "keeps the promises that the methods ask for")]
+#![allow(unsafe_code, reason = "keeps the promises that the methods require")]
 use super::*;
-use crate::inflight::Quiescent;
+use crate::inflight::{Completed, Quiescent};
 use crate::sync::{Arc, AtomicU32, Ordering};
 use loom::thread;
+
+/// The proof for a request of these tests, which have no device.
+fn done(id: u64) -> Completed {
+    Completed::without_device(id)
+}
 
 fn new<T>(depth: u32, first: u64) -> (Poster<T>, Retirer<T>) {
     ledger(&std::sync::Arc::default(), depth, first, Origin::default())
@@ -156,7 +161,7 @@ fn a_value_alone_that_is_taken_back_is_never_seen_by_the_retirer() {
             while sent.load(Ordering::Acquire) < count {
                 thread::yield_now();
             }
-            assert_eq!(retirer.lend().take_if_oldest(after(0, value)), Some(value));
+            assert_eq!(retirer.lend().take_if_oldest(done(after(0, value))), Some(value));
         }
         posting.join().unwrap();
     });
@@ -175,7 +180,7 @@ fn a_row_begins_with_what_was_alone() {
             }
         });
         let mut taken = Vec::new();
-        let mut prefix = retirer.lend().prefix_to(STEP).unwrap();
+        let mut prefix = retirer.lend().prefix_to(done(STEP)).unwrap();
         prefix.each_before_last(|_, value| taken.push(value));
         taken.push(prefix.into_last());
         assert_eq!(taken, [0, 1]);

@@ -1,16 +1,16 @@
-//! The end of a ledger that takes values out.
+//! The retirer: the end of a ledger where values are taken out.
 #![allow(unsafe_code, reason = "takes values out of the cells of a ring")]
 
-use super::ring::{LedgerPtr, LedgerRef, Origin};
-use super::{EmptyLedger, Poster, after, between, is_between};
+use super::origin::Origin;
+use super::ring::{LedgerPtr, LedgerRef, Poster};
+use super::{EmptyLedger, after, between, is_between};
 use crate::inflight::cell::Cell;
-use crate::inflight::{Entry, Quiescent, WorkId};
+use crate::inflight::{Completed, Entry, Quiescent, WorkId};
 use crate::memory::Buffer;
-use crate::sync::Ordering;
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 
-/// The end of a ledger that takes values out. It is one word, so that a poller with many queues touches few cache
+/// The end of a ledger where values are taken out. It is one word, so that a poller with many queues touches few cache
 /// lines.
 pub(crate) struct Retirer<T>(pub(super) LedgerRef<T>);
 
@@ -45,15 +45,13 @@ impl<T> Retirer<T> {
         self.0.0.end_of_posted() != self.oldest()
     }
 
-    /// Gives the next value of an empty ledger the id `id`. `poster` must be the other end of this ledger. Returns
-    /// false, and changes nothing, if the ledger is not empty or `poster` belongs to another one.
+    /// Makes `id` the next id, if the ledger is empty and `poster` is its other end. Otherwise returns false, and
+    /// changes nothing.
     pub(crate) fn restart(&mut self, poster: &mut Poster<T>, id: u64) -> bool {
         let at = self.0.0;
-        let may = at.is_same_as(poster.held.0) && !self.has_any();
+        let may = poster.is_of(at) && !self.has_any();
         if may {
-            // Nobody reads the counters between the two stores: both ends are borrowed.
-            at.retired.store(id, Ordering::Release);
-            at.posted.store(id, Ordering::Release);
+            at.restart(id);
         }
         may
     }
@@ -62,7 +60,7 @@ impl<T> Retirer<T> {
     /// requests in flight were posted before that request.
     #[cfg(test)]
     pub(crate) fn retire(&mut self, id: u64) -> Option<(T, u32)> {
-        let prefix = self.lend().prefix_to(id)?;
+        let prefix = self.lend().prefix_to(Completed::without_device(id))?;
         let before = prefix.count_before_last();
         Some((prefix.into_oldest().1, before))
     }
@@ -89,9 +87,21 @@ impl<'r, T> RetirerRef<'r, T> {
         is_between(self.oldest(), id, self.0.end_of_posted())
     }
 
-    /// The values from the oldest to the one with this id, if that one is in flight. Its request must have completed.
+    /// The values from the oldest to that of the completed request; `None` if that request is not in flight.
     #[inline(always)]
-    pub(crate) fn prefix_to(self, id: u64) -> Option<Prefix<'r, T>> {
+    pub(crate) fn prefix_to(self, completed: Completed) -> Option<Prefix<'r, T>> {
+        self.prefix_to_id(completed.id())
+    }
+
+    /// The oldest value, which is that of the completed request. (The request had another id before it was moved to
+    /// this ledger.)
+    pub(crate) fn oldest_moved(self, _: Completed) -> Option<Prefix<'r, T>> {
+        let oldest = self.oldest();
+        self.prefix_to_id(oldest)
+    }
+
+    #[inline(always)]
+    fn prefix_to_id(self, id: u64) -> Option<Prefix<'r, T>> {
         let oldest = self.oldest();
         is_between(oldest, id, self.0.end_of_posted()).then_some(Prefix {
             at: self.0,
@@ -104,12 +114,13 @@ impl<'r, T> RetirerRef<'r, T> {
     /// The oldest value. The device is done with the work queue.
     pub(crate) fn oldest_of(self, _: &Quiescent) -> Option<Prefix<'r, T>> {
         let oldest = self.oldest();
-        self.prefix_to(oldest)
+        self.prefix_to_id(oldest)
     }
 
-    /// Takes out the value with this id, if it is the oldest in flight. Its request must have completed.
+    /// Takes out the value of the completed request, if it is the oldest in flight.
     #[inline(always)]
-    pub(crate) fn take_if_oldest(&mut self, id: u64) -> Option<T> {
+    pub(crate) fn take_if_oldest(&mut self, completed: Completed) -> Option<T> {
+        let id = completed.id();
         if id != self.oldest() || id == self.0.end_of_posted() {
             return None;
         }
@@ -134,6 +145,11 @@ pub(crate) struct Prefix<'r, T> {
 
 impl<T> Prefix<'_, T> {
     #[inline(always)]
+    pub(crate) fn first(&self) -> u64 {
+        self.oldest
+    }
+
+    #[inline(always)]
     pub(crate) fn last(&self) -> u64 {
         self.last
     }
@@ -149,7 +165,7 @@ impl<T> Prefix<'_, T> {
         between(self.oldest, self.last)
     }
 
-    /// Takes the oldest value out. Unless it was the last one, the values that are left are still a valid prefix.
+    /// Takes the oldest value out. The remaining values, if any, are still a valid prefix.
     #[inline(always)]
     fn take_first(&mut self) -> T {
         let id = self.oldest;
@@ -167,7 +183,7 @@ impl<T> Prefix<'_, T> {
         (self.oldest, self.take_first())
     }
 
-    /// Takes the oldest value out, with its id, if it is not the last.
+    /// Takes the oldest value out, with its id. `None` if only the last value is left.
     #[inline(always)]
     pub(crate) fn next_before_last(&mut self) -> Option<(u64, T)> {
         let id = self.oldest;
@@ -185,7 +201,7 @@ impl<T> Prefix<'_, T> {
     /// end, also if `f` panics.
     #[inline(always)]
     pub(crate) fn each_before_last(&mut self, mut f: impl FnMut(u64, T)) {
-        /// Marks the cells of the values that were taken out as free, when it is dropped.
+        /// When dropped, marks the cells of the values that were taken out as free.
         struct Progress<'t, T> {
             at: LedgerPtr<T>,
             oldest: &'t mut u64,
@@ -204,8 +220,8 @@ impl<T> Prefix<'_, T> {
         while progress.next != end {
             for cell in at.cells_between(progress.next, end) {
                 let id = progress.next;
-                // SAFETY: the value is in flight (1), so the cell holds it. It was written before the `posted` that
-                // this end has acquired.
+                // SAFETY: the value is in flight (1), so the cell holds it. The poster wrote it before it stored the
+                // `posted` that this end has loaded (acquire).
                 let value = unsafe { cell.take() };
                 progress.next = after(id, 1);
                 f(id, value);
@@ -224,8 +240,8 @@ impl<T> Prefix<'_, T> {
         }
     }
 
-    /// The contiguous cells of the values from the oldest on, at most to before `end`. `end` is at most the id after
-    /// the last.
+    /// The cells of the values from the oldest to before `end`, or only those before the end of the ring. `end` is at
+    /// most the id after the last.
     #[inline(always)]
     pub(super) fn row_to(&mut self, end: u64) -> &[Cell<T>] {
         self.move_sole_to_cell();
@@ -262,9 +278,9 @@ impl Prefix<'_, Entry> {
         while self.count_before_last() != 0 && self.take_row(free, self.last) {}
     }
 
-    /// Takes out the values from the oldest on, as far as their cells are contiguous and at most to before `end`, if
-    /// all of them are buffers and `free` has room for them. There must be at least one such value, and `end` is at
-    /// most the id after the last.
+    /// Takes out the values from the oldest to before `end`, or only those before the end of the ring. If any of them
+    /// is not a buffer, or `free` has no room for them, takes none and returns false. There must be at least one value,
+    /// and `end` is at most the id after the last.
     ///
     /// The loop first copies all words, and checks afterwards whether all of them were buffers. So the compiler can
     /// vectorize it.

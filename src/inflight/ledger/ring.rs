@@ -1,13 +1,18 @@
-//! The memory of a ledger: a *header* of one cache line, and behind it the cells. The header holds the counters of both
-//! ends, the sole value in flight, and the data of the poster's user. So a pair whose memory is not in the cache costs
-//! few cache misses.
-#![allow(unsafe_code, reason = "a ring in memory, its cells, and the count of its holders")]
+//! The ring of a ledger: its memory, and its posting end.
+//!
+//! The memory is a *header* of one cache line, and behind it the cells. The header holds the counters of both ends, the
+//! sole value in flight, and the data of the poster's user. So a pair whose memory is not in the cache costs few cache
+//! misses.
+#![allow(unsafe_code, reason = "a ring in memory with two owners, its cells, and the count of its holders")]
 
+use super::origin::Origin;
 use super::{NAME_BITS, STEP, after, between};
 use crate::domain::{Block, Blocks, Line};
 use crate::inflight::cell::Cell;
+use crate::inflight::unlikely;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
-use core::mem::{ManuallyDrop, needs_drop};
+use core::marker::PhantomData;
+use core::mem::{self, ManuallyDrop, needs_drop};
 use core::ops::Deref;
 use core::ptr::NonNull;
 #[cfg(not(loom))]
@@ -23,13 +28,13 @@ pub(super) struct Ledger<T> {
     /// 0. Each cell from `retired` to before `posted` holds a value; only the cell of the sole value is empty. Only the
     ///    retirer touches these cells, and only the poster touches the others. (A poster that takes its newest value
     ///    back lowers `posted` first.)
-    pub(super) posted: AtomicU64,
+    posted: AtomicU64,
     /// 1. Only the retirer writes it.
-    pub(super) retired: AtomicU64,
+    retired: AtomicU64,
     /// 2. The depth of the queue, in steps of [`STEP`]: at most the number of cells, and never changed. The bits below
     ///    `STEP` are the flags of the [`Detour`](super::Detour). While any flag is set, [`BLOCKED`] makes the whole
     ///    word negative. So one compare before a post checks both the room and the flags.
-    pub(super) limit: AtomicU64,
+    limit: AtomicU64,
     /// 3. The sole value: it was posted while no other was in flight, and it is still in flight. It is the oldest
     ///    value, and is in no cell. Whichever end owns the cell of the oldest id owns this place.
     pub(super) sole: UnsafeCell<ManuallyDrop<Option<T>>>,
@@ -48,54 +53,17 @@ pub(super) struct Ledger<T> {
 }
 
 /// The sign bit of a ledger's `limit`: set while a flag of the detour is set.
-pub(super) const BLOCKED: u64 = 1 << 63;
+const BLOCKED: u64 = 1 << 63;
 
 /// The offset of the cells, which follow the header. (In a loom model an atomic takes more room.)
 const CELLS: usize = if cfg!(loom) { 1024 } else { 64 };
-
-/// The facts about the queue pair of a work queue that a poller needs: 24 bits of number, and flags.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Origin(u32);
-
-impl Origin {
-    const DATAGRAMS: u32 = 1 << 31;
-    const PREFIX: u32 = 1 << 30;
-    const FLAGS: u32 = Self::DATAGRAMS | Self::PREFIX;
-
-    /// The origin of a work queue where a completion ends only its own request.
-    pub(crate) fn new(qpn: u32, datagrams: bool) -> Self {
-        Self(qpn & !Self::FLAGS | if datagrams { Self::DATAGRAMS } else { 0 })
-    }
-
-    /// The same origin. If `retires` is true, a completion also ends the requests before its own.
-    pub(crate) fn retiring_prefixes(self, retires: bool) -> Self {
-        Self(self.0 | if retires { Self::PREFIX } else { 0 })
-    }
-
-    /// Whether a completion also ends the requests before its own.
-    #[inline(always)]
-    pub(crate) fn retires_prefixes(self) -> bool {
-        self.0 & Self::PREFIX != 0
-    }
-
-    #[inline(always)]
-    pub(crate) fn qpn(self) -> u32 {
-        self.0 & !Self::FLAGS
-    }
-
-    /// Whether the work queue carries datagrams, which have a header.
-    #[inline(always)]
-    pub(crate) fn datagrams(self) -> bool {
-        self.0 & Self::DATAGRAMS != 0
-    }
-}
 
 /// A pointer to a ledger.
 pub(super) struct LedgerPtr<T>(
     /// # Invariants
     ///
     /// 0. Points to the header of a ledger, with its cells behind. Whoever has this pointer keeps the ledger alive.
-    pub(super) NonNull<Ledger<T>>,
+    NonNull<Ledger<T>>,
 );
 
 impl<T> Clone for LedgerPtr<T> {
@@ -133,8 +101,8 @@ impl<T> Ledger<T> {
         self.retired.load(Ordering::Relaxed)
     }
 
-    /// The id after the newest value in flight, for the retirer. It is loaded each time: a poster that takes a value
-    /// back lowers `posted`, and the retirer must see the value that is posted next with that id.
+    /// The id after the newest value in flight, for the retirer. `posted` is loaded each time: a poster that takes a
+    /// value back lowers `posted`, and the retirer must see the value that is posted next with that id.
     #[inline(always)]
     pub(super) fn end_of_posted(&self) -> u64 {
         self.posted.load(Ordering::Acquire)
@@ -146,16 +114,23 @@ impl<T> Ledger<T> {
         self.retired.store(oldest, Ordering::Release);
     }
 
+    /// Sets the id of the next value. The ledger is empty, and the caller has borrowed both ends, so nobody reads the
+    /// counters between the two stores.
+    pub(super) fn restart(&self, id: u64) {
+        self.retired.store(id, Ordering::Release);
+        self.posted.store(id, Ordering::Release);
+    }
+
     /// The bits of the [`Detour`](super::Detour).
     #[inline(always)]
-    pub(super) fn detour(&self) -> u32 {
+    fn detour(&self) -> u32 {
         (self.limit.load(Ordering::Relaxed) & (STEP - 1)) as u32
     }
 }
 
 impl<T> LedgerPtr<T> {
     /// Whether both point to the same ledger.
-    pub(super) fn is_same_as(self, other: Self) -> bool {
+    fn is_same_as(self, other: Self) -> bool {
         self.0 == other.0
     }
 
@@ -166,14 +141,14 @@ impl<T> LedgerPtr<T> {
 
     /// The room in the header for the data of the poster's user.
     #[inline(always)]
-    pub(super) fn user_data<P>(self) -> *mut P {
+    fn user_data<P>(self) -> *mut P {
         const { assert!(size_of::<Ledger<T>>().is_multiple_of(align_of::<P>())) };
         const { assert!(align_of::<P>() <= align_of::<Line>()) };
         const { assert!(size_of::<Ledger<T>>() + size_of::<P>() <= CELLS) };
         self.0.as_ptr().wrapping_add(1).cast()
     }
 
-    /// The cells from the one of this id to the end of the ring; at least one.
+    /// The cell of this id and all cells behind it, to the end of the ring.
     #[inline(always)]
     fn cells_from(&self, id: u64) -> &[Cell<T>] {
         let index = (id >> NAME_BITS) as u32 & self.mask;
@@ -193,16 +168,16 @@ impl<T> LedgerPtr<T> {
         &self.cells_from(id)[0]
     }
 
-    /// The contiguous cells of the ids from `from` on, at most to before `to`.
+    /// The cells of the ids from `from` to before `to`, or only those before the end of the ring.
     #[inline(always)]
     pub(super) fn cells_between(&self, from: u64, to: u64) -> &[Cell<T>] {
         let cells = self.cells_from(from);
         &cells[..cells.len().min(between(from, to) as usize)]
     }
 
-    /// The cells from the one of this id to the end of the ring, and their number. For the poster.
+    /// A cursor at the cell of this id, and the number of cells from there to the end of the ring. For the poster.
     #[inline(always)]
-    pub(super) fn row(&self, id: u64) -> (CellRow<T>, u32) {
+    fn row(&self, id: u64) -> (CellRow<T>, u32) {
         let cells = self.cells_from(id);
         (CellRow { next: cells.as_ptr() }, cells.len() as u32)
     }
@@ -278,6 +253,302 @@ impl<T> LedgerRef<T> {
         // valid cells.)
         unsafe { at.0.write(ledger) };
         Self(at)
+    }
+}
+
+/// The posting end of a ledger: one word.
+pub(crate) struct Poster<T, P = ()> {
+    /// # Invariants
+    ///
+    /// 0. The header of the ledger holds a `P`, which nobody but this poster uses. Nobody else writes `posted`: a
+    ///    ledger has one poster.
+    held: LedgerRef<T>,
+    user_data: PhantomData<P>,
+}
+
+impl<T, P> Drop for Poster<T, P> {
+    fn drop(&mut self) {
+        // SAFETY: nobody but this poster uses the `P` (0), and this drop is its last use.
+        unsafe { self.user_data_at().drop_in_place() };
+    }
+}
+
+impl<T> Poster<T> {
+    /// The one poster of a new ledger.
+    pub(super) fn of_new(held: &LedgerRef<T>) -> Self {
+        Self { held: held.clone(), user_data: PhantomData }
+    }
+
+    /// Whether this posts to that ledger.
+    pub(super) fn is_of(&self, ledger: LedgerPtr<T>) -> bool {
+        self.ledger().is_same_as(ledger)
+    }
+
+    /// The same poster, which also keeps `data` for its user in the header of the ledger.
+    pub(crate) fn with<P>(self, data: P) -> Poster<T, P> {
+        let poster = Poster::<T, P> { held: self.held.clone(), user_data: PhantomData };
+        // SAFETY: `self` ends here, so nobody else uses the room for user data (0).
+        unsafe { poster.user_data_at().write(data) };
+        poster
+    }
+}
+
+impl<T, P> Poster<T, P> {
+    #[inline(always)]
+    fn ledger(&self) -> LedgerPtr<T> {
+        self.held.0
+    }
+
+    #[inline(always)]
+    fn user_data_at(&self) -> *mut P {
+        self.ledger().user_data()
+    }
+
+    /// The data that the user keeps in the header of the ledger.
+    #[inline(always)]
+    pub(crate) fn user_data(&self) -> &P {
+        // SAFETY: the data is alive, and nobody but this poster uses it (0).
+        unsafe { &*self.user_data_at() }
+    }
+
+    pub(crate) fn user_data_mut(&mut self) -> &mut P {
+        // SAFETY: the data is alive, and nobody but this poster uses it (0); `&mut self` makes this the only reference.
+        unsafe { &mut *self.user_data_at() }
+    }
+
+    /// The flags that keep posts off the fast path: see [`Detour`].
+    #[inline(always)]
+    pub(crate) fn detour(&self) -> u32 {
+        self.ledger().detour()
+    }
+
+    /// The handle that sets and clears the flags of [`detour`](Self::detour).
+    pub(crate) fn detour_of(&self) -> Detour<T> {
+        Detour(self.held.clone())
+    }
+
+    /// The slot for the next value. It borrows the poster, so nothing is posted in between.
+    #[inline(always)]
+    pub(crate) fn next(&mut self) -> NextSlot<'_, T> {
+        NextSlot { ledger: self.ledger(), id: self.next_id(), poster: PhantomData }
+    }
+
+    /// How many more requests fit.
+    #[inline(always)]
+    pub(crate) fn free(&self) -> u32 {
+        // `between` drops the flags in the low bits of `limit`.
+        between(self.taken(), self.ledger().limit.load(Ordering::Relaxed))
+    }
+
+    /// How many values are in flight.
+    pub(crate) fn outstanding(&self) -> u32 {
+        between(0, self.taken())
+    }
+
+    /// The distance from the oldest id in flight to the next id.
+    #[inline(always)]
+    fn taken(&self) -> u64 {
+        taken(self.ledger(), self.next_id())
+    }
+
+    /// The id of the next value.
+    #[inline(always)]
+    pub(crate) fn next_id(&self) -> u64 {
+        // Relaxed is enough: only this poster writes `posted` (0).
+        self.ledger().posted.load(Ordering::Relaxed)
+    }
+
+    /// The id of the value that is posted `count` values after the next one.
+    #[inline(always)]
+    pub(crate) fn id_after(&self, count: u32) -> u64 {
+        after(self.next_id(), count)
+    }
+
+    /// A cursor at the cell of `id`, and the number of cells from there to the end of the ring. A value that is written
+    /// there is in flight only once it is [published](Self::publish).
+    #[inline(always)]
+    pub(crate) fn row(&self, id: u64) -> (CellRow<T>, u32) {
+        self.ledger().row(id)
+    }
+
+    /// Posts `value`. The caller has checked that there is room. (A full ledger would leak the value.) Unlike
+    /// [`NextSlot::if_free`], this ignores the [`Detour`].
+    #[inline(always)]
+    pub(crate) fn push(&mut self, value: T) {
+        let next = self.next();
+        let taken = taken(next.ledger, next.id);
+        if between(taken, next.ledger.limit.load(Ordering::Relaxed)) == 0 {
+            return mem::forget(value);
+        }
+        FreeSlot { taken, next }.push(value);
+    }
+
+    /// Posts `value`. A full ledger gives the value back.
+    pub(crate) fn try_push(&mut self, value: T) -> Result<(), T> {
+        if self.free() == 0 {
+            return Err(value);
+        }
+        self.push(value);
+        Ok(())
+    }
+
+    /// Writes a value for an id that is not posted yet. Nobody sees the value before it is [published](Self::publish).
+    ///
+    /// # Safety
+    ///
+    /// Fewer than [`free`](Self::free) ids lie between the next id and `id`, and no value is written at `id`.
+    #[cfg(test)]
+    pub(crate) unsafe fn write_at(&mut self, id: u64, value: T) {
+        // SAFETY: the cell of `id` is free, so it belongs to the poster (ledger 0), and it is empty (caller). The
+        // retirer emptied it before it stored the `retired` that this poster has loaded (acquire).
+        unsafe { self.ledger().cell(id).put(value) };
+    }
+
+    /// Drops the values before `end`, which are written and not published.
+    ///
+    /// # Safety
+    ///
+    /// Each id from `next_id()` on and before `end` was written, and was neither published nor dropped since.
+    #[cold]
+    pub(crate) unsafe fn drop_unpublished(&mut self, end: u64) {
+        for count in 0..between(self.next_id(), end) {
+            // SAFETY: the value is written, and still belongs to the poster (caller).
+            drop(unsafe { self.ledger().cell(self.id_after(count)).take() });
+        }
+    }
+
+    /// Publishes the values before `end`, which are written: the device owns them from here on.
+    ///
+    /// # Safety
+    ///
+    /// Each id from the next one to before `end` was written.
+    #[inline(always)]
+    pub(crate) unsafe fn publish(&mut self, end: u64) {
+        // The values are published before the verb is called: a completion may be polled before the verb returns.
+        self.ledger().posted.store(end, Ordering::Release);
+    }
+
+    /// Takes the newest value back.
+    ///
+    /// # Safety
+    ///
+    /// The device was not given the newest request. So that request never completes, and the retirer does not reach the
+    /// value.
+    pub(crate) unsafe fn take_back(&mut self) -> Option<T> {
+        let others = self.outstanding().checked_sub(1)?;
+        let newest = self.next_id().wrapping_sub(STEP);
+        self.ledger().posted.store(newest, Ordering::Release);
+        // SAFETY: the value was in flight, and the retirer does not reach it (caller).
+        Some(unsafe { self.ledger().take(newest, others == 0) })
+    }
+}
+
+/// The distance from the oldest id in flight to `next_id`.
+#[inline(always)]
+fn taken<T>(ledger: LedgerPtr<T>, next_id: u64) -> u64 {
+    next_id.wrapping_sub(ledger.retired.load(Ordering::Acquire))
+}
+
+/// The slot for the next value of a ledger. It keeps the values that were read once: after the atomic load of `retired`
+/// the compiler would have to read them again.
+pub(crate) struct NextSlot<'p, T> {
+    /// # Invariants
+    ///
+    /// 0. The ledger of the borrowed poster. So it is alive, and nobody else posts to it.
+    ledger: LedgerPtr<T>,
+    /// 1. The next id of the ledger.
+    id: u64,
+    poster: PhantomData<&'p mut Poster<T>>,
+}
+
+impl<'p, T> NextSlot<'p, T> {
+    #[inline(always)]
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The slot, if no [`Detour`] flag is set and there is room for one value; with `another`, for two values.
+    #[inline(always)]
+    pub(crate) fn if_free(self, another: bool) -> Option<FreeSlot<'p, T>> {
+        let taken = taken(self.ledger, self.id);
+        let needed = taken.wrapping_add(if another { STEP } else { 0 });
+        (needed.cast_signed() < self.ledger.limit.load(Ordering::Relaxed).cast_signed())
+            .then_some(FreeSlot { next: self, taken })
+    }
+
+    /// The slot, if there is room for one value. Ignores the [`Detour`].
+    #[inline(always)]
+    pub(crate) fn if_room(self) -> Option<FreeSlot<'p, T>> {
+        let taken = taken(self.ledger, self.id);
+        let limit = self.ledger.limit.load(Ordering::Relaxed);
+        (between(taken, limit) != 0).then_some(FreeSlot { next: self, taken })
+    }
+
+    /// Whether there is room for one value; with `another`, for two values. Ignores the [`Detour`].
+    #[inline(always)]
+    pub(crate) fn has_room(&self, another: bool) -> bool {
+        let limit = self.ledger.limit.load(Ordering::Relaxed);
+        between(taken(self.ledger, self.id), limit) > u32::from(another)
+    }
+}
+
+/// A free slot for the next value.
+pub(crate) struct FreeSlot<'p, T> {
+    /// # Invariants
+    ///
+    /// 0. There is room for one value until it is pushed: nobody else posts while the poster is borrowed.
+    next: NextSlot<'p, T>,
+    /// 1. The distance from the oldest id in flight to the next id, when it was read. Since then it can only have
+    ///    shrunk, so 0 is still 0.
+    taken: u64,
+}
+
+impl<T> FreeSlot<'_, T> {
+    /// Posts `value`: the device owns it from here on.
+    #[inline(always)]
+    pub(crate) fn push(self, value: T) {
+        let NextSlot { ledger, id, .. } = self.next;
+        if self.taken == 0 {
+            // SAFETY: nothing is in flight (1), so the place of the sole value belongs to the poster (ledger 3), and it
+            // is empty.
+            ledger.sole.with_mut(|sole| unsafe { sole.write(ManuallyDrop::new(Some(value))) });
+        } else {
+            unlikely();
+            // SAFETY: the slot is free (0), so its cell belongs to the poster (ledger 0), and it is empty. The retirer
+            // emptied it before it stored the `retired` that this poster has acquired.
+            unsafe { ledger.cell(id).put(value) };
+        }
+        // The value is published before the verb is called: its completion may be polled before the verb returns.
+        ledger.posted.store(after(id, 1), Ordering::Release);
+    }
+}
+
+/// Flags that keep posts to a ledger off the fast path; 0 if none is set. They are in the header of the ledger, which
+/// each post writes to anyway.
+pub(crate) struct Detour<T>(LedgerRef<T>);
+
+impl<T> Detour<T> {
+    pub(crate) fn bits(&self) -> u32 {
+        self.0.0.detour()
+    }
+
+    /// Sets the flags `bits`. Only bits below [`STEP`] are flags; the bits above hold the depth. Whoever
+    /// [clears](Self::clear) the flags sees what was done before they were set.
+    pub(crate) fn set(&self, bits: u32) {
+        let bits = u64::from(bits) & (STEP - 1);
+        if bits != 0 {
+            self.0.0.limit.fetch_or(bits | BLOCKED, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn clear(&self, bits: u32) {
+        let bits = u64::from(bits) & (STEP - 1);
+        let without = |limit: u64| {
+            let left = limit & !bits;
+            Some(if left & (STEP - 1) == 0 { left & !BLOCKED } else { left })
+        };
+        // `fetch_update` never fails: `without` always returns a value.
+        let _ = self.0.0.limit.fetch_update(Ordering::Acquire, Ordering::Relaxed, without);
     }
 }
 

@@ -1,9 +1,14 @@
 //! Values that go into a ledger come out once, in order.
-#![allow(unsafe_code, reason = "keeps the promises that the methods ask for")]
+#![allow(unsafe_code, reason = "keeps the promises that the methods require")]
 
 use super::*;
-use crate::inflight::Quiescent;
+use crate::inflight::{Completed, Quiescent};
 use core::mem::ManuallyDrop;
+
+/// The proof for a request of these tests, which have no device.
+fn done(id: u64) -> Completed {
+    Completed::without_device(id)
+}
 
 const NAME: u64 = 0x15_5555;
 
@@ -55,16 +60,16 @@ fn a_value_that_the_device_never_got_is_taken_back() {
 fn a_value_alone_comes_out_once_whichever_way_it_is_taken() {
     type Way = fn(&mut Retirer<u32>, u64) -> Option<u32>;
     let ways: [Way; 5] = [
-        |retirer, id| retirer.lend().take_if_oldest(id),
+        |retirer, id| retirer.lend().take_if_oldest(done(id)),
         |retirer, _| retirer.take(&Quiescent::without_device()),
         |retirer, id| retirer.retire(id).map(|(value, _)| value),
         |retirer, id| {
-            let mut prefix = retirer.lend().prefix_to(id)?;
+            let mut prefix = retirer.lend().prefix_to(done(id))?;
             prefix.each_before_last(|_, _| panic!("it is alone"));
             Some(prefix.into_last())
         },
         |retirer, id| {
-            let mut prefix = retirer.lend().prefix_to(id)?;
+            let mut prefix = retirer.lend().prefix_to(done(id))?;
             // The first `row_to` takes nothing out, so the second one lends the same row.
             let len = prefix.row_to(after(id, 1)).len();
             // SAFETY: the row holds one value.
@@ -78,11 +83,14 @@ fn a_value_alone_comes_out_once_whichever_way_it_is_taken() {
         for (value, take) in ways.iter().enumerate() {
             let id = poster.next_id();
             poster.try_push(value as u32).unwrap();
-            assert_eq!(retirer.lend().take_if_oldest(after(id, 1)), None, "not posted yet");
-            assert_eq!(retirer.lend().take_if_oldest(id.wrapping_sub(STEP)), None, "retired already");
+            assert_eq!(retirer.lend().take_if_oldest(done(after(id, 1))), None, "not posted yet");
+            assert_eq!(retirer.lend().take_if_oldest(done(id.wrapping_sub(STEP))), None, "retired already");
             assert_eq!(take(&mut retirer, id), Some(value as u32), "{round}");
-            assert_eq!((retirer.lend().take_if_oldest(id), retirer.take(&Quiescent::without_device())), (None, None));
-            assert_eq!((retirer.lend().take_if_oldest(poster.next_id()), poster.outstanding()), (None, 0));
+            assert_eq!(
+                (retirer.lend().take_if_oldest(done(id)), retirer.take(&Quiescent::without_device())),
+                (None, None)
+            );
+            assert_eq!((retirer.lend().take_if_oldest(done(poster.next_id())), poster.outstanding()), (None, 0));
         }
     }
 }
@@ -108,7 +116,7 @@ fn what_is_written_ahead_and_what_is_alone_have_their_own_places() {
         // SAFETY: all three values were written above.
         unsafe { poster.publish(after(first, 3)) };
         for value in 0..3 {
-            assert_eq!(retirer.lend().take_if_oldest(after(first, value)), Some(value));
+            assert_eq!(retirer.lend().take_if_oldest(done(after(first, value))), Some(value));
         }
         assert!(!retirer.has_any());
     }
@@ -121,7 +129,7 @@ fn what_is_taken_in_a_row_is_accounted_for_when_its_taker_panics() {
         poster.try_push(value).unwrap();
     }
     let mut taken = Vec::new();
-    let mut prefix = retirer.lend().prefix_to(after(NAME, 3)).unwrap();
+    let mut prefix = retirer.lend().prefix_to(done(after(NAME, 3))).unwrap();
     let taking = std::panic::AssertUnwindSafe(|| {
         prefix.each_before_last(|_, value| {
             taken.push(value);
@@ -388,20 +396,20 @@ fn any_mix_of_what_the_two_ends_do_keeps_values_and_order() {
                 5 => {
                     let id = after(oldest, dice.roll(depth + 2)).wrapping_sub(u64::from(dice.roll(2)) * STEP);
                     let is_oldest = id == oldest && len != 0;
-                    let taken = retirer.lend().take_if_oldest(id).map(|value| *value);
+                    let taken = retirer.lend().take_if_oldest(done(id)).map(|value| *value);
                     assert_eq!(taken, if is_oldest { in_flight.pop_front() } else { None });
                 }
                 6 => assert_eq!(retirer.take(&Quiescent::without_device()).map(|value| *value), in_flight.pop_front()),
                 7 if len != 0 => {
                     let newest = end.wrapping_sub(STEP);
-                    let mut prefix = retirer.lend().prefix_to(newest).unwrap();
+                    let mut prefix = retirer.lend().prefix_to(done(newest)).unwrap();
                     for (cell, wanted) in prefix.row_to(end).iter().zip(&in_flight) {
                         // SAFETY: the value is in flight. The copy is only read, and never dropped.
                         assert_eq!(**ManuallyDrop::new(unsafe { cell.take() }), *wanted);
                     }
                 }
                 8 if len != 0 => {
-                    let mut prefix = retirer.lend().prefix_to(end.wrapping_sub(STEP)).unwrap();
+                    let mut prefix = retirer.lend().prefix_to(done(end.wrapping_sub(STEP))).unwrap();
                     let row = prefix.row_to(end);
                     let count = row.len() as u32;
                     for cell in row {
@@ -413,7 +421,7 @@ fn any_mix_of_what_the_two_ends_do_keeps_values_and_order() {
                 }
                 9 if len != 0 => {
                     let (count, stop) = (dice.roll(len), dice.roll(depth + 2));
-                    let mut prefix = retirer.lend().prefix_to(after(oldest, count)).unwrap();
+                    let mut prefix = retirer.lend().prefix_to(done(after(oldest, count))).unwrap();
                     let mut taken = 0;
                     let taking = std::panic::AssertUnwindSafe(|| {
                         prefix.each_before_last(|id, value| {

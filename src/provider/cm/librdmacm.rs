@@ -2,40 +2,50 @@
 //!
 //! librdmacm has tables that all channels and identifiers of the process share, with a lock around insertion and none
 //! around removal. When the last event of an identifier is acknowledged, a destroy that waited for it continues, but
-//! librdmacm touches the identifier once more after that. So one lock of ours ([`LIBRARY`]) is held in five cases:
-//! while an identifier is made, while one is destroyed, while an event is taken, while members are read that are
-//! written when an event is taken, and in calls that write these members.
+//! librdmacm touches the identifier once more after that. So one lock of ours ([`LIBRARY`]) is held while an identifier
+//! is made or destroyed, and while an event is taken. Taking an event writes members of identifiers: the lock is also
+//! held while these are read, and in other calls that write them.
 //!
 //! Nothing may block for long under that lock. One call would: on iWARP, `rdma_destroy_id` waits until the peer has
 //! answered the connect or accept of the identifier, which may take ten seconds or as long as the peer likes. So such
-//! an identifier becomes a [departing](Departing) one: whoever takes its next event destroys it. If the program has
-//! dropped the channel, a [thread](reap) of this library takes the event. The thread ends with the last such
+//! an identifier becomes a [departing](Departing) one: whoever takes its answer destroys it. If the program has
+//! dropped the channel, a [thread](reap) of this library takes the answer. The thread ends with the last such
 //! identifier.
 #![allow(unsafe_code, reason = "calls librdmacm")]
 
 use super::{
-    BoundDevice, IdOption, MAX_PRIVATE_DATA, NewId, OpenFailure, Parameters, PortSpace, RawChannel, RawEvent,
-    RawEventKind, RawId, Said,
+    BoundDevice, EventParameters, IdOption, MAX_PRIVATE_DATA, NewId, OpenFailure, Parameters, PortSpace, RawChannel,
+    RawEvent, RawEventKind, RawId,
 };
 use crate::provider::Listed;
 use crate::provider::handles::ObjectPtr;
-use crate::provider::rdma_core::{self, unblock};
+use crate::provider::rdma_core::{self, Device, unblock};
 use crate::sync::lock;
 use crate::sys::rdmacm::{self as sys, rdma_cm_event, rdma_cm_id, rdma_event_channel, rdma_port_space};
-use crate::sys::{
-    ibv_event_type, ibv_get_device_name, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_transport_type,
-};
+use crate::sys::{ibv_event_type, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
 use crate::verb_error::{VerbError, note_leak};
-use libc::{sockaddr_in, sockaddr_in6, sockaddr_storage};
-use std::ffi::{CStr, c_void};
+use libc::{sockaddr_in, sockaddr_in6};
+use std::ffi::c_void;
+use std::marker::PhantomData;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fmt, fs, io, mem, ptr, ptr::NonNull, slice, thread};
 
 /// Serialises calls of librdmacm; the documentation of this module says which.
 static LIBRARY: Mutex<()> = Mutex::new(());
+
+/// The lock of the library, held.
+struct Library {
+    _lock: MutexGuard<'static, ()>,
+}
+
+impl Library {
+    fn lock() -> Self {
+        Self { _lock: lock(&LIBRARY) }
+    }
+}
 
 /// The result of a call that returns 0, or that returns -1 and sets `errno`.
 fn checked(call: &'static str, result: i32) -> Result<(), VerbError> {
@@ -57,7 +67,7 @@ fn millis(timeout: Duration) -> i32 {
 const TAKES_NO_GUID: u32 = 56;
 
 /// The rdma-core release that this process uses. It is read from the name of the mapped file, since librdmacm has no
-/// call that returns it. If the name does not contain it, this is the release that the program was built with.
+/// call that returns it. If the name does not contain it, the result is the release that the program was built with.
 fn release() -> u32 {
     static RELEASE: OnceLock<u32> = OnceLock::new();
     *RELEASE.get_or_init(|| {
@@ -92,36 +102,53 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: alive (0). No identifier is left, since each keeps its channel.
+        // SAFETY: the channel is alive, and nobody else destroys it (0). No identifier is left, since each keeps its
+        // channel.
         unsafe { sys::rdma_destroy_event_channel(self.raw.0.as_ptr()) };
     }
 }
 
 impl Handle {
-    /// Takes an event, if there is one, passes it to `read`, and acknowledges it. Then destroys the identifier of the
-    /// event if it is a departing one.
+    /// `rdma_create_event_channel`.
+    fn create() -> Result<Self, VerbError> {
+        // SAFETY: the function takes no arguments.
+        let raw = NonNull::new(unsafe { sys::rdma_create_event_channel() });
+        Ok(Self { raw: ObjectPtr(raw.ok_or_else(|| last_error("rdma_create_event_channel"))?) })
+    }
+
+    /// The descriptor of the channel.
+    fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is alive (0). librdmacm writes this member only when it creates the channel.
+        let fd = unsafe { self.raw.0.as_ref() }.fd;
+        // SAFETY: the descriptor is open as long as its channel is alive, and thus as long as this is borrowed (0).
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// `rdma_create_id`, with `key` as the context of the identifier.
+    fn create_id(&self, _: &Library, space: rdma_port_space, key: u64) -> Result<OwnedId, VerbError> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the channel is alive (0), and the pointer may be written. The key is a number, never a pointer.
+        let result = unsafe { sys::rdma_create_id(self.raw.0.as_ptr(), &mut raw, of_key(key), space) };
+        checked("rdma_create_id", result)?;
+        NonNull::new(raw).map(OwnedId::of_new).ok_or(VerbError::new("rdma_create_id", libc::ENOMEM))
+    }
+
+    /// Takes an event, if there is one, passes it to `read`, and acknowledges it. Also destroys the departing
+    /// identifiers that have had their answer.
     fn take<R>(
         &self,
         departing: &Mutex<Vec<Departing>>,
-        read: impl FnOnce(&rdma_cm_event) -> R,
+        read: impl FnOnce(&TakenEvent<'_>) -> R,
     ) -> Result<Option<R>, VerbError> {
-        let mut taken = ptr::null_mut();
-        let library = lock(&LIBRARY);
-        // SAFETY: the channel is alive (0), and the pointer may be written.
-        if unsafe { sys::rdma_get_cm_event(self.raw.0.as_ptr(), &mut taken) } != 0 {
-            let error = last_error("rdma_get_cm_event");
-            return if matches!(error.errno(), libc::EAGAIN | libc::EINTR) { Ok(None) } else { Err(error) };
-        }
-        // SAFETY: the event is not acknowledged yet, so the event and the identifiers that it names are alive.
-        let event = unsafe { *taken };
-        let seen = read(&event);
-        // SAFETY: the event was taken just now, and is not used afterwards.
-        let acknowledged = checked("rdma_ack_cm_event", unsafe { sys::rdma_ack_cm_event(taken) });
+        let library = Library::lock();
+        destroy_answered(&mut lock(departing), &library);
+        let Some(event) = TakenEvent::take(self, &library)? else { return Ok(None) };
+        let (seen, id, kind) = (read(&event), event.fields().id, event.kind());
+        let acknowledged = event.acknowledge();
         let mut departing = lock(departing);
-        if let Some(at) = departing.iter().position(|Departing(id)| id.0.as_ptr() == event.id) {
-            // SAFETY: the identifier is alive, and only its entry of the list, removed just now, owned it (1 of
-            // `Departing`). The lock is held.
-            unsafe { destroy(departing.swap_remove(at).0) };
+        if let Some(found) = departing.iter_mut().find(|found| found.id.raw.0.as_ptr() == id) {
+            found.waiting.see(kind, Instant::now());
+            destroy_answered(&mut departing, &library);
         }
         drop(departing);
         // The lock must be released before `seen` may be dropped: a new identifier in `seen` takes the lock when it is
@@ -131,17 +158,125 @@ impl Handle {
     }
 }
 
-/// An identifier that the program has dropped, and that is destroyed after its next event.
-///
-/// # Invariants
-///
-/// 1. Alive, and owned by this.
-struct Departing(ObjectPtr<rdma_cm_id>);
+/// An event that is not acknowledged yet.
+struct TakenEvent<'l> {
+    /// # Invariants
+    ///
+    /// 0. Came from `rdma_get_cm_event`, and is not acknowledged. So the event and the identifiers that it names are
+    ///    alive.
+    raw: NonNull<rdma_cm_event>,
+    /// 1. The lock is held for as long as this lives. So nobody else reads or writes the event, or the context of an
+    ///    identifier.
+    library: PhantomData<&'l Library>,
+}
+
+impl<'l> TakenEvent<'l> {
+    /// `rdma_get_cm_event`, if there is an event.
+    fn take(channel: &Handle, _: &'l Library) -> Result<Option<Self>, VerbError> {
+        let mut taken = ptr::null_mut();
+        // SAFETY: the channel is alive (0 of `Handle`), and the pointer may be written.
+        if unsafe { sys::rdma_get_cm_event(channel.raw.0.as_ptr(), &mut taken) } != 0 {
+            let error = last_error("rdma_get_cm_event");
+            return if matches!(error.errno(), libc::EAGAIN | libc::EINTR) { Ok(None) } else { Err(error) };
+        }
+        Ok(NonNull::new(taken).map(|raw| Self { raw, library: PhantomData }))
+    }
+
+    fn fields(&self) -> &rdma_cm_event {
+        // SAFETY: the event is alive (0), and nobody writes it (1).
+        unsafe { self.raw.as_ref() }
+    }
+
+    fn kind(&self) -> RawEventKind {
+        RawEventKind(self.fields().event.0)
+    }
+
+    /// The identifier that the event is about: the listener, if the event brings a new identifier.
+    fn named(&self) -> *mut rdma_cm_id {
+        let event = self.fields();
+        if event.event.0 == RawEventKind::CONNECT_REQUEST.0 { event.listen_id } else { event.id }
+    }
+
+    /// The context and the port space of the identifier that the event is [about](Self::named).
+    fn context(&self) -> (u64, rdma_port_space) {
+        // SAFETY: the identifier is alive (0), and nobody writes these members meanwhile (1).
+        let rdma_cm_id { context, ps, .. } = unsafe { *self.named() };
+        (context.addr() as u64, ps)
+    }
+
+    /// Sets the context of an identifier that the event names.
+    fn set_context(&self, id: *mut rdma_cm_id, context: u64) {
+        let event = self.fields();
+        if [event.id, event.listen_id].contains(&id) && !id.is_null() {
+            // SAFETY: the event names the identifier, so it is alive (0). Nobody else uses this member meanwhile (1).
+            unsafe { (*id).context = of_key(context) };
+        }
+    }
+
+    /// The new identifier that the event brings, if it brings one. Its events carry `key`.
+    fn new_id(&self, key: u64) -> Option<OwnedId> {
+        let event = self.fields();
+        let raw = NonNull::new(event.id).filter(|_| event.event.0 == RawEventKind::CONNECT_REQUEST.0)?;
+        self.set_context(raw.as_ptr(), key);
+        Some(OwnedId::of_new(raw))
+    }
+
+    /// `rdma_ack_cm_event`.
+    fn acknowledge(self) -> Result<(), VerbError> {
+        // SAFETY: the event is not acknowledged yet (0), and is not used afterwards.
+        checked("rdma_ack_cm_event", unsafe { sys::rdma_ack_cm_event(self.raw.as_ptr()) })
+    }
+}
+
+/// An identifier that the program has dropped, and that is destroyed after its answer.
+struct Departing {
+    id: OwnedId,
+    waiting: Waiting,
+}
+
+/// Destroys the departing identifiers that have had their answer.
+fn destroy_answered(departing: &mut Vec<Departing>, library: &Library) {
+    let now = Instant::now();
+    while let Some(at) = departing.iter().position(|found| found.waiting.is_over(now)) {
+        departing.swap_remove(at).id.destroy(library);
+    }
+}
+
+/// What has happened to a departing identifier: whether its destroy would still wait for the peer.
+#[derive(Clone, Copy, Default)]
+struct Waiting {
+    is_answered: bool,
+    /// When this process learned that the device was removed. The kernel then ends the identifier by itself, as soon as
+    /// the device lets go of it. No event reports that.
+    removed: Option<Instant>,
+}
+
+impl Waiting {
+    fn see(&mut self, event: RawEventKind, now: Instant) {
+        self.is_answered |= is_answer(event);
+        if event == RawEventKind::DEVICE_REMOVAL {
+            self.removed.get_or_insert(now);
+        }
+    }
+
+    /// Whether a destroy no longer waits for the peer.
+    fn is_over(&self, now: Instant) -> bool {
+        self.is_answered || self.removed.is_some_and(|at| now.duration_since(at) >= REMOVED_FOR)
+    }
+}
+
+/// Whether an event reports the end of a connect or of an accept.
+fn is_answer(event: RawEventKind) -> bool {
+    (RawEventKind::CONNECT_RESPONSE.0..=RawEventKind::DISCONNECTED.0).contains(&event.0)
+}
+
+/// After this time, a removed device has let go of its connections. Soft iWARP waits 10 s for an answer at most.
+const REMOVED_FOR: Duration = Duration::from_secs(15);
 
 /// An event channel of the program. Each identifier keeps it alive.
 struct Channel {
     handle: Arc<Handle>,
-    fd: RawFd,
+    /// The identifiers that the program has dropped, and that are destroyed after their answer.
     departing: Mutex<Vec<Departing>>,
 }
 
@@ -149,20 +284,14 @@ struct Channel {
 pub(super) fn open() -> Result<Arc<dyn RawChannel>, OpenFailure> {
     check_devices(release(), || rdma_core::devices().unwrap_or_default())?;
     look_after_orphans();
-    let verb = "rdma_create_event_channel";
-    // SAFETY: the function takes no arguments.
-    let raw = NonNull::new(unsafe { sys::rdma_create_event_channel() }).ok_or_else(|| last_error(verb))?;
-    // SAFETY: the channel was created just now, and nobody writes this member afterwards.
-    let fd = unsafe { raw.as_ref() }.fd;
-    let handle = Arc::new(Handle { raw: ObjectPtr(raw) });
-    let channel = Channel { handle, fd, departing: Mutex::default() };
-    unblock(fd, "ioctl on the events of rdma_cm")?;
+    let channel = Channel { handle: Arc::new(Handle::create()?), departing: Mutex::default() };
+    unblock(channel.handle.fd().as_raw_fd(), "ioctl on the events of rdma_cm")?;
     Ok(Arc::new(channel))
 }
 
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Channel").field("fd", &self.fd).finish_non_exhaustive()
+        f.debug_struct("Channel").field("fd", &self.handle.fd()).finish_non_exhaustive()
     }
 }
 
@@ -184,7 +313,7 @@ struct Orphan {
 }
 
 impl Orphan {
-    /// Destroys the identifiers that have had an event. Returns whether none is left.
+    /// Takes events, and destroys the identifiers that no longer wait for a peer. Returns whether none is left.
     fn settle(&self) -> bool {
         while let Ok(Some(())) = self.handle.take(&self.departing, |_| ()) {}
         lock(&self.departing).is_empty()
@@ -196,12 +325,12 @@ static ORPHANS: Mutex<Orphans> = Mutex::new(Orphans { channels: Vec::new(), are_
 
 struct Orphans {
     channels: Vec<Orphan>,
-    /// The thread is running.
+    /// Whether the thread is running.
     are_looked_after: bool,
 }
 
-/// Starts the thread that looks after orphans, if there are orphans and the thread is not running. If the system has no
-/// thread left, the next open or drop of a channel tries again.
+/// Starts the thread that looks after orphans, if there are orphans and the thread is not running. If the thread does
+/// not start, the next open or drop of a channel tries again.
 fn look_after_orphans() {
     let mut orphans = lock(&ORPHANS);
     if !orphans.channels.is_empty() && !orphans.are_looked_after {
@@ -213,7 +342,7 @@ fn look_after_orphans() {
 /// How long the thread sleeps between two checks of the channels: the shortest and the longest time.
 const NAPS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 
-/// Destroys the identifiers of orphans that have had their event, until no orphan is left.
+/// Destroys the identifiers of orphans that have had their answer, until no orphan is left.
 fn reap() {
     let [shortest, longest] = NAPS;
     let mut nap = shortest;
@@ -230,26 +359,13 @@ fn reap() {
     }
 }
 
-/// `rdma_destroy_id`. The caller holds the lock of the library.
-///
-/// # Safety
-///
-/// The identifier is alive, and is not used after this call.
-unsafe fn destroy(id: ObjectPtr<rdma_cm_id>) {
-    // SAFETY: the identifier is alive and not used any more (caller). Each of its events that was taken is
-    // acknowledged, because taking and acknowledging happen under one hold of the lock.
-    let result = unsafe { sys::rdma_destroy_id(id.0.as_ptr()) };
-    if let Err(error) = checked("rdma_destroy_id", result) {
-        note_leak("an identifier of rdma_cm", error);
-    }
-}
-
-/// A bit in the context of an identifier, next to its key: the peer has answered the connect.
+/// Bits in the context of an identifier, next to its key: the peer has answered; the device was removed.
 const ANSWERED: u64 = 1 << 63;
+const REMOVED: u64 = 1 << 62;
 
 impl RawChannel for Channel {
-    fn fd(&self) -> RawFd {
-        self.fd
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.handle.fd()
     }
 
     fn create_id(self: Arc<Self>, space: PortSpace, key: u64) -> Result<Box<dyn RawId>, VerbError> {
@@ -257,16 +373,8 @@ impl RawChannel for Channel {
             PortSpace::Tcp => rdma_port_space::RDMA_PS_TCP,
             PortSpace::Udp => rdma_port_space::RDMA_PS_UDP,
         };
-        let mut raw = ptr::null_mut();
-        let _library = lock(&LIBRARY);
-        // SAFETY: the channel is alive (0 of `Handle`), and the pointer may be written. The key is a number, never a
-        // pointer.
-        let result = unsafe { sys::rdma_create_id(self.handle.raw.0.as_ptr(), &mut raw, of_key(key), space) };
-        checked("rdma_create_id", result)?;
-        match NonNull::new(raw) {
-            Some(raw) => Ok(Box::new(Id::new(raw, self))),
-            None => Err(VerbError::new("rdma_create_id", libc::ENOMEM)),
-        }
+        let raw = self.handle.create_id(&Library::lock(), space, key)?;
+        Ok(Box::new(Id::new(raw, self)))
     }
 
     fn take_event(self: Arc<Self>, fresh_key: u64) -> Result<Option<RawEvent>, VerbError> {
@@ -281,52 +389,44 @@ impl RawChannel for Channel {
 
 impl Channel {
     /// A copy of an event that is not acknowledged yet.
-    fn copy(self: Arc<Self>, event: &rdma_cm_event, fresh_key: u64) -> RawEvent {
-        let kind = RawEventKind(event.event.0);
-        let is_request = kind == RawEventKind::CONNECT_REQUEST;
-        let named = if is_request { event.listen_id } else { event.id };
-        // SAFETY: the event is not acknowledged, so the identifier that it names is alive; the lock is held.
-        let rdma_cm_id { context, ps: space, .. } = unsafe { *named };
-        let key = context.addr() as u64 & !ANSWERED;
-        if kind.0 >= RawEventKind::CONNECT_RESPONSE.0 && !is_request {
-            // SAFETY: the identifier is alive, as above; the lock is held.
-            unsafe { (*named).context = of_key(key | ANSWERED) };
-        }
-        let said = if space == rdma_port_space::RDMA_PS_UDP {
-            // SAFETY: events of a datagram identifier have this member of the union, and librdmacm zeroes an event
-            // before it fills it.
-            let said = unsafe { event.param.ud };
-            Said {
-                private_data: copied(said.private_data, said.private_data_len),
-                queue_pair: said.qp_num,
-                qkey: said.qkey,
-                path: Some(said.ah_attr),
-                ..Said::default()
+    fn copy(self: Arc<Self>, event: &TakenEvent<'_>, fresh_key: u64) -> RawEvent {
+        let (fields, (context, space)) = (event.fields(), event.context());
+        let (kind, key) = (event.kind(), context & !(ANSWERED | REMOVED));
+        let news = match kind {
+            RawEventKind::DEVICE_REMOVAL => REMOVED,
+            _ if is_answer(kind) => ANSWERED,
+            _ => 0,
+        };
+        event.set_context(event.named(), context | news);
+        // Events of a datagram identifier have one member of the union, those of a connection the other.
+        let parameters = if space == rdma_port_space::RDMA_PS_UDP {
+            let parameters = fields.param.of_datagrams();
+            EventParameters {
+                private_data: copied(event, parameters.private_data, parameters.private_data_len),
+                queue_pair: parameters.qp_num,
+                qkey: parameters.qkey,
+                path: Some(parameters.ah_attr),
+                ..EventParameters::default()
             }
         } else {
-            // SAFETY: events of a connection identifier have this member of the union, and librdmacm zeroes an event
-            // before it fills it.
-            let said = unsafe { event.param.conn };
-            Said {
-                private_data: copied(said.private_data, said.private_data_len),
-                responder_resources: said.responder_resources,
-                initiator_depth: said.initiator_depth,
-                rnr_retry_count: said.rnr_retry_count,
-                queue_pair: said.qp_num,
-                ..Said::default()
+            let parameters = fields.param.of_connection();
+            EventParameters {
+                private_data: copied(event, parameters.private_data, parameters.private_data_len),
+                responder_resources: parameters.responder_resources,
+                initiator_depth: parameters.initiator_depth,
+                rnr_retry_count: parameters.rnr_retry_count,
+                queue_pair: parameters.qp_num,
+                ..EventParameters::default()
             }
         };
-        let request = NonNull::new(event.id).filter(|_| is_request).map(|raw| {
-            // SAFETY: librdmacm created this identifier for the event, so nobody else uses it.
-            unsafe { (*raw.as_ptr()).context = of_key(fresh_key) };
-            NewId { raw: Box::new(Id::new(raw, self)), key: fresh_key }
-        });
-        RawEvent { key, kind, status: event.status, said, request }
+        let request = event.new_id(fresh_key);
+        let request = request.map(|raw| NewId { raw: Box::new(Id::new(raw, self)), key: fresh_key });
+        RawEvent { key, kind, status: fields.status, parameters, request }
     }
 }
 
 /// Copies the private data of an event.
-fn copied(data: *const c_void, len: u8) -> Vec<u8> {
+fn copied(_: &TakenEvent<'_>, data: *const c_void, len: u8) -> Vec<u8> {
     const { assert!(MAX_PRIVATE_DATA > u8::MAX as usize) };
     if data.is_null() || len == 0 {
         return Vec::new();
@@ -341,16 +441,129 @@ fn of_key(key: u64) -> *mut c_void {
     ptr::without_provenance_mut(key as usize)
 }
 
-/// An owned identifier.
-struct Id {
+/// An owned identifier. Dropping this leaks it, since [`destroy`](Self::destroy) needs the lock of the library.
+struct OwnedId {
     /// # Invariants
     ///
-    /// 0. Came from librdmacm, and is alive until this is dropped. It never has a queue pair of librdmacm's own.
+    /// 0. Came from librdmacm, and is alive while `is_alive`; nobody else destroys it. It never has a queue pair of
+    ///    librdmacm's own.
     raw: ObjectPtr<rdma_cm_id>,
+    is_alive: bool,
+}
+
+/// Methods that call the function of librdmacm with that name. In the call, `_` is the identifier. A call has the
+/// argument `_library`, the held lock, if it writes members that taking an event also writes.
+macro_rules! calls {
+    ($($(#[$doc:meta])* fn $method:ident($($argument:ident: $type:ty),*)
+        = $call:ident(_ $(, $passed:expr)*);)*) => {$(
+        $(#[$doc])*
+        fn $method(&mut self $(, $argument: $type)*) -> Result<(), VerbError> {
+            let id = self.alive(stringify!($call))?;
+            // SAFETY: the identifier is alive (0), and bound to a device if this is a method of `BoundId` (0 there). An
+            // `Address` is as long as its family says. All pointers may be used until the call returns.
+            checked(stringify!($call), unsafe { sys::$call(id $(, $passed)*) })
+        }
+    )*};
+}
+
+impl OwnedId {
+    /// Takes over an identifier that librdmacm created just now.
+    fn of_new(raw: NonNull<rdma_cm_id>) -> Self {
+        Self { raw: ObjectPtr(raw), is_alive: true }
+    }
+
+    /// Moves the identifier out. The value that stays behind refuses all calls.
+    fn take(&mut self) -> Self {
+        Self { raw: self.raw, is_alive: mem::take(&mut self.is_alive) }
+    }
+
+    fn alive(&self, call: &'static str) -> Result<*mut rdma_cm_id, VerbError> {
+        if self.is_alive { Ok(self.raw.0.as_ptr()) } else { Err(VerbError::new(call, libc::EINVAL)) }
+    }
+
+    /// Copies the members of the identifier.
+    fn members(&self, _: &Library) -> Option<rdma_cm_id> {
+        // SAFETY: the identifier is alive (0). librdmacm writes its members only while an event is taken, which happens
+        // under the lock, and in calls that take the lock or `&mut self`.
+        self.is_alive.then(|| unsafe { *self.raw.0.as_ptr() })
+    }
+
+    /// The identifier as one that is bound to a device. Several functions of librdmacm use the device without a check.
+    fn bound(&mut self, call: &'static str) -> Result<BoundId<'_>, VerbError> {
+        match self.members(&Library::lock()) {
+            Some(members) if !members.verbs.is_null() => Ok(BoundId(self)),
+            _ => Err(VerbError::new(call, libc::EINVAL)),
+        }
+    }
+
+    calls! {
+        fn bind(_library: &Library, address: &mut Address) = rdma_bind_addr(_, address.as_ptr());
+        /// The call writes members after its request to the kernel. Meanwhile another thread may take the event that
+        /// answers the request. `source` may be missing.
+        fn resolve_addr(_library: &Library, source: Option<&mut Address>, to: &mut Address, timeout: i32)
+            = rdma_resolve_addr(_, source.map_or(ptr::null_mut(), Address::as_ptr), to.as_ptr(), timeout);
+        /// The call reads the address again, into members that are also written when an event is taken.
+        fn listen(_library: &Library, backlog: i32) = rdma_listen(_, backlog);
+        fn reject(data: &[u8]) = rdma_reject(_, data.as_ptr().cast(), length(data, "rdma_reject")?);
+        fn establish() = rdma_establish(_);
+        fn notify(event: ibv_event_type) = rdma_notify(_, event);
+        fn disconnect() = rdma_disconnect(_);
+        fn set_byte(option: i32, value: &mut u8)
+            = rdma_set_option(_, 0, option, ptr::from_mut(value).cast(), mem::size_of::<u8>());
+        fn set_number(option: i32, value: &mut i32)
+            = rdma_set_option(_, 0, option, ptr::from_mut(value).cast(), mem::size_of::<i32>());
+        /// The call waits for events that are taken and not acknowledged. Under the lock there are none.
+        fn leave(_library: &Library, group: &mut Address) = rdma_leave_multicast(_, group.as_ptr());
+    }
+
+    /// `rdma_init_qp_attr`: fills in `attributes`, and returns the mask of the filled members.
+    fn pair_attributes(&self, attributes: &mut ibv_qp_attr) -> Result<ibv_qp_attr_mask, VerbError> {
+        let (id, mut mask) = (self.alive("rdma_init_qp_attr")?, 0);
+        // SAFETY: the identifier is alive (0); both may be written.
+        checked("rdma_init_qp_attr", unsafe { sys::rdma_init_qp_attr(id, attributes, &mut mask) })?;
+        Ok(ibv_qp_attr_mask(mask.cast_unsigned()))
+    }
+
+    /// `rdma_destroy_id`.
+    fn destroy(self, _: &Library) {
+        let Ok(id) = self.alive("rdma_destroy_id") else { return };
+        // SAFETY: the identifier is alive, nobody else destroys it, and this is its last use (0). Each of its events
+        // that was taken is acknowledged, because taking and acknowledging happen under one hold of the lock.
+        let result = unsafe { sys::rdma_destroy_id(id) };
+        if let Err(error) = checked("rdma_destroy_id", result) {
+            note_leak("an identifier of rdma_cm", error);
+        }
+    }
+}
+
+/// An identifier that is bound to a device.
+///
+/// # Invariants
+///
+/// 0. The identifier has a device, which librdmacm keeps open as long as the identifier lives.
+struct BoundId<'id>(&'id mut OwnedId);
+
+impl BoundId<'_> {
+    fn alive(&self, call: &'static str) -> Result<*mut rdma_cm_id, VerbError> {
+        self.0.alive(call)
+    }
+
+    calls! {
+        fn resolve_route(timeout: i32) = rdma_resolve_route(_, timeout);
+        fn connect(parameters: &mut ConnectionParameters<'_>) = rdma_connect(_, &mut parameters.raw);
+        fn accept(parameters: &mut ConnectionParameters<'_>) = rdma_accept(_, &mut parameters.raw);
+        fn join(group: &mut Address) = rdma_join_multicast(_, group.as_ptr(), ptr::null_mut());
+    }
+}
+
+/// An identifier of the program.
+struct Id {
+    raw: OwnedId,
     channel: Arc<Channel>,
     /// On iWARP: the identifier has sent a connect or an accept, and its destroy would wait until the peer answers.
     waits_by_iwarp: bool,
-    /// The groups that it is a member of. librdmacm does not free its memory of a group that was not left.
+    /// The groups that the identifier is a member of. For a group that was not left, librdmacm does not free its
+    /// memory.
     groups: Vec<SocketAddr>,
 }
 
@@ -363,206 +576,135 @@ impl fmt::Debug for Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        let library = lock(&LIBRARY);
-        // Both under one hold of the lock: if another thread took the answer in between, no event might come any more,
-        // and nobody would destroy the identifier.
+        let library = Library::lock();
+        // The check and the push happen under one hold of the lock: if another thread took the answer in between, no
+        // event might come any more, and nobody would destroy the identifier.
         if self.awaits_answer(&library) {
-            lock(&self.channel.departing).push(Departing(self.raw));
+            let is_removed = self.raw.members(&library).is_some_and(|id| id.context.addr() as u64 & REMOVED != 0);
+            let waiting = Waiting { removed: is_removed.then(Instant::now), ..Waiting::default() };
+            lock(&self.channel.departing).push(Departing { id: self.raw.take(), waiting });
             return;
         }
         for group in mem::take(&mut self.groups) {
             // If `leave` fails, the device was removed, and the identifier has left all groups.
-            let _ = self.leave(group);
+            let _ = self.raw.leave(&library, &mut Address::new(group));
         }
-        // SAFETY: the identifier is alive, and nobody else destroys it (0).
-        unsafe { destroy(self.raw) };
+        self.raw.take().destroy(&library);
     }
 }
 
 impl Id {
-    fn new(raw: NonNull<rdma_cm_id>, channel: Arc<Channel>) -> Self {
-        Self { raw: ObjectPtr(raw), channel, waits_by_iwarp: false, groups: Vec::new() }
-    }
-
-    fn as_ptr(&self) -> *mut rdma_cm_id {
-        self.raw.0.as_ptr()
+    fn new(raw: OwnedId, channel: Arc<Channel>) -> Self {
+        Self { raw, channel, waits_by_iwarp: false, groups: Vec::new() }
     }
 
     /// Copies the members of the identifier.
-    fn members(&self) -> rdma_cm_id {
-        self.members_under(&lock(&LIBRARY))
+    fn members(&self) -> Option<rdma_cm_id> {
+        self.raw.members(&Library::lock())
     }
 
-    /// As [`members`](Self::members). The caller holds the lock of the library.
-    fn members_under(&self, _: &MutexGuard<'_, ()>) -> rdma_cm_id {
-        // SAFETY: the identifier is alive (0). librdmacm writes its members only while an event is taken, which happens
-        // under the lock, and in calls that take `&mut self`.
-        unsafe { *self.as_ptr() }
-    }
-
-    /// Whether its destroy waits for an answer that nobody has taken. The caller holds the lock of the library.
-    fn awaits_answer(&self, library: &MutexGuard<'_, ()>) -> bool {
-        self.waits_by_iwarp && self.members_under(library).context.addr() as u64 & ANSWERED == 0
-    }
-
-    /// Checks that the identifier is bound to a device. Several functions of librdmacm use the device without a check.
-    fn is_bound(&self, call: &'static str) -> Result<(), VerbError> {
-        if self.members().verbs.is_null() { Err(VerbError::new(call, libc::EINVAL)) } else { Ok(()) }
-    }
-
-    /// `rdma_leave_multicast`. The caller holds the lock of the library.
-    fn leave(&self, group: SocketAddr) -> Result<(), VerbError> {
-        let mut group = Address::new(group);
-        // SAFETY: the identifier is alive (0); the address is as long as its family says.
-        let result = unsafe { sys::rdma_leave_multicast(self.as_ptr(), group.as_ptr()) };
-        checked("rdma_leave_multicast", result)
-    }
-
-    fn option<T>(&self, option: i32, mut value: T) -> Result<(), VerbError> {
-        // SAFETY: the identifier is alive (0); the pointer and the length are those of `value`.
-        let result =
-            unsafe { sys::rdma_set_option(self.as_ptr(), 0, option, (&raw mut value).cast(), mem::size_of::<T>()) };
-        checked("rdma_set_option", result)
+    /// Whether its destroy waits for an answer that nobody has taken.
+    fn awaits_answer(&self, library: &Library) -> bool {
+        let is_answered = |id: rdma_cm_id| id.context.addr() as u64 & ANSWERED != 0;
+        self.waits_by_iwarp && !self.raw.members(library).is_some_and(is_answered)
     }
 }
 
 impl RawId for Id {
     fn bind(&mut self, address: SocketAddr) -> Result<(), VerbError> {
-        let mut address = Address::new(address);
-        // The call writes members that are also written when an event is taken.
-        let _library = lock(&LIBRARY);
-        // SAFETY: alive (0); the address is as long as its family says.
-        checked("rdma_bind_addr", unsafe { sys::rdma_bind_addr(self.as_ptr(), address.as_ptr()) })
+        self.raw.bind(&Library::lock(), &mut Address::new(address))
     }
 
     fn resolve_addr(&mut self, source: Option<SocketAddr>, to: SocketAddr, timeout: Duration) -> Result<(), VerbError> {
-        let mut source = source.map(Address::new);
-        let source = source.as_mut().map_or(ptr::null_mut(), Address::as_ptr);
-        let mut to = Address::new(to);
-        // The call writes members after it has asked the kernel, while another thread may take the event that answers
-        // it.
-        let _library = lock(&LIBRARY);
-        // SAFETY: alive (0); both addresses are as long as their families say, and a null source means any.
-        let result = unsafe { sys::rdma_resolve_addr(self.as_ptr(), source, to.as_ptr(), millis(timeout)) };
-        checked("rdma_resolve_addr", result)
+        let (mut source, mut to) = (source.map(Address::new), Address::new(to));
+        self.raw.resolve_addr(&Library::lock(), source.as_mut(), &mut to, millis(timeout))
     }
 
     fn resolve_route(&mut self, timeout: Duration) -> Result<(), VerbError> {
-        self.is_bound("rdma_resolve_route")?;
-        // SAFETY: the identifier is alive (0), and bound to a device.
-        checked("rdma_resolve_route", unsafe { sys::rdma_resolve_route(self.as_ptr(), millis(timeout)) })
+        // Linux refuses 0 here, although it takes 0 for an address.
+        self.raw.bound("rdma_resolve_route")?.resolve_route(millis(timeout).max(1))
     }
 
     fn listen(&mut self, backlog: u32) -> Result<(), VerbError> {
-        let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
-        // The call reads the address again, into members that are also written when an event is taken.
-        let _library = lock(&LIBRARY);
-        // SAFETY: alive (0).
-        checked("rdma_listen", unsafe { sys::rdma_listen(self.as_ptr(), backlog) })
+        self.raw.listen(&Library::lock(), i32::try_from(backlog).unwrap_or(i32::MAX))
     }
 
     fn connect(&mut self, parameters: &Parameters<'_>) -> Result<(), VerbError> {
-        self.is_bound("rdma_connect")?;
-        let mut raw = parameters.to_sys("rdma_connect")?;
-        // SAFETY: the identifier is alive (0), and bound to a device; the parameters and their data live until the call
-        // returns.
-        checked("rdma_connect", unsafe { sys::rdma_connect(self.as_ptr(), &mut raw) })?;
+        let mut id = self.raw.bound("rdma_connect")?;
+        id.connect(&mut ConnectionParameters::of(parameters, "rdma_connect")?)?;
         self.waits_by_iwarp = self.device().is_some_and(|device| device.is_iwarp);
         Ok(())
     }
 
     fn accept(&mut self, parameters: &Parameters<'_>) -> Result<(), VerbError> {
-        self.is_bound("rdma_accept")?;
-        let mut raw = parameters.to_sys("rdma_accept")?;
-        // SAFETY: alive (0), and bound to a device; the parameters and their data live until the call returns.
-        checked("rdma_accept", unsafe { sys::rdma_accept(self.as_ptr(), &mut raw) })?;
+        let mut id = self.raw.bound("rdma_accept")?;
+        id.accept(&mut ConnectionParameters::of(parameters, "rdma_accept")?)?;
         self.waits_by_iwarp = self.device().is_some_and(|device| device.is_iwarp);
         Ok(())
     }
 
     fn reject(&mut self, private_data: &[u8]) -> Result<(), VerbError> {
-        let len = length(private_data, "rdma_reject")?;
-        // SAFETY: the identifier is alive (0); `len` is the length of the data.
-        checked("rdma_reject", unsafe { sys::rdma_reject(self.as_ptr(), private_data.as_ptr().cast(), len) })
+        self.raw.reject(private_data)
     }
 
     fn establish(&mut self) -> Result<(), VerbError> {
-        // SAFETY: the identifier is alive (0).
-        checked("rdma_establish", unsafe { sys::rdma_establish(self.as_ptr()) })
+        self.raw.establish()
     }
 
     fn notify_established(&mut self) -> Result<(), VerbError> {
-        // SAFETY: the identifier is alive (0).
-        let result = unsafe { sys::rdma_notify(self.as_ptr(), ibv_event_type::IBV_EVENT_COMM_EST) };
-        checked("rdma_notify", result)
+        self.raw.notify(ibv_event_type::IBV_EVENT_COMM_EST)
     }
 
     fn disconnect(&mut self) -> Result<(), VerbError> {
-        // SAFETY: the identifier is alive (0).
-        checked("rdma_disconnect", unsafe { sys::rdma_disconnect(self.as_ptr()) })
+        self.raw.disconnect()
     }
 
     fn pair_attributes(&self, to: ibv_qp_state) -> Result<(ibv_qp_attr, ibv_qp_attr_mask), VerbError> {
         let mut attributes = ibv_qp_attr { qp_state: to, ..Default::default() };
-        let mut mask = 0;
-        // SAFETY: the identifier is alive (0); both may be written.
-        let result = unsafe { sys::rdma_init_qp_attr(self.as_ptr(), &mut attributes, &mut mask) };
-        checked("rdma_init_qp_attr", result)?;
-        Ok((attributes, ibv_qp_attr_mask(mask.cast_unsigned())))
+        let mask = self.raw.pair_attributes(&mut attributes)?;
+        Ok((attributes, mask))
     }
 
     fn set_option(&mut self, option: IdOption) -> Result<(), VerbError> {
         match option {
-            IdOption::TypeOfService(value) => self.option(0, value),
-            IdOption::ReuseAddress(is_on) => self.option(1, i32::from(is_on)),
-            IdOption::AckTimeout(value) => self.option(3, value),
+            IdOption::TypeOfService(mut value) => self.raw.set_byte(0, &mut value),
+            IdOption::ReuseAddress(is_on) => self.raw.set_number(1, &mut i32::from(is_on)),
+            IdOption::AckTimeout(mut value) => self.raw.set_byte(3, &mut value),
         }
     }
 
     fn join_multicast(&mut self, group: SocketAddr) -> Result<(), VerbError> {
-        self.is_bound("rdma_join_multicast")?;
-        let mut address = Address::new(group);
-        // SAFETY: the identifier is alive (0), and bound to a device; the address is as long as its family says.
-        let result = unsafe { sys::rdma_join_multicast(self.as_ptr(), address.as_ptr(), ptr::null_mut()) };
-        checked("rdma_join_multicast", result)?;
+        self.raw.bound("rdma_join_multicast")?.join(&mut Address::new(group))?;
         self.groups.push(group);
         Ok(())
     }
 
     fn leave_multicast(&mut self, group: SocketAddr) -> Result<(), VerbError> {
-        // `rdma_leave_multicast` waits for events that are taken and not acknowledged. Under the lock there are none.
-        let _library = lock(&LIBRARY);
+        let library = Library::lock();
         self.groups.retain(|joined| *joined != group);
-        self.leave(group)
+        self.raw.leave(&library, &mut Address::new(group))
     }
 
     fn local_address(&self) -> Option<SocketAddr> {
-        // SAFETY: each member of the union is an address, and any bytes are a valid value of it.
-        read(&unsafe { self.members().route.addr.__bindgen_anon_1.src_storage })
+        read(&self.members()?.route.addr.__bindgen_anon_1.source())
     }
 
     fn peer_address(&self) -> Option<SocketAddr> {
-        // SAFETY: each member of the union is an address, and any bytes are a valid value of it.
-        read(&unsafe { self.members().route.addr.__bindgen_anon_2.dst_storage })
+        read(&self.members()?.route.addr.__bindgen_anon_2.destination())
     }
 
     fn ends_with_event(&self) -> bool {
-        self.awaits_answer(&lock(&LIBRARY))
+        self.awaits_answer(&Library::lock())
     }
 
     fn device(&self) -> Option<BoundDevice> {
-        let members = self.members();
+        let members = self.members()?;
         let verbs = NonNull::new(members.verbs)?;
-        // SAFETY: librdmacm keeps the context of an identifier open; nobody writes the member.
-        let device = unsafe { verbs.as_ref() }.device;
-        // SAFETY: the context is open, so its device is alive; nobody writes the member.
-        let transport = unsafe { (*device).transport_type };
-        // SAFETY: the context is open, so its device is alive.
-        let name = unsafe { ibv_get_device_name(device) };
-        // SAFETY: the name is a C string that lives as long as the device.
-        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-        let is_iwarp = transport == ibv_transport_type::IBV_TRANSPORT_IWARP;
-        Some(BoundDevice { name, port: members.port_num, fabric: 0, is_iwarp })
+        // SAFETY: librdmacm keeps the context of an identifier open as long as the identifier lives, which is longer
+        // than this call.
+        let device = unsafe { Device::of_context(verbs) }?;
+        let (name, guid_be, is_iwarp) = (device.name(), device.guid_be(), device.is_iwarp());
+        Some(BoundDevice { name, guid_be, port: members.port_num, fabric: 0, is_iwarp })
     }
 }
 
@@ -571,20 +713,29 @@ fn length(private_data: &[u8], call: &'static str) -> Result<u8, VerbError> {
     u8::try_from(private_data.len()).map_err(|_| VerbError::new(call, libc::EINVAL))
 }
 
-impl Parameters<'_> {
-    /// The C struct, which points to the private data of `self`.
-    fn to_sys(self, call: &'static str) -> Result<sys::rdma_conn_param, VerbError> {
-        Ok(sys::rdma_conn_param {
-            private_data: self.private_data.as_ptr().cast(),
-            private_data_len: length(self.private_data, call)?,
-            responder_resources: self.responder_resources,
-            initiator_depth: self.initiator_depth,
+/// The parameters of a connect or an accept as the C struct.
+struct ConnectionParameters<'data> {
+    /// # Invariants
+    ///
+    /// 0. `private_data` points to `private_data_len` bytes that are borrowed.
+    raw: sys::rdma_conn_param,
+    private_data: PhantomData<&'data [u8]>,
+}
+
+impl<'data> ConnectionParameters<'data> {
+    fn of(parameters: &Parameters<'data>, call: &'static str) -> Result<Self, VerbError> {
+        let raw = sys::rdma_conn_param {
+            private_data: parameters.private_data.as_ptr().cast(),
+            private_data_len: length(parameters.private_data, call)?,
+            responder_resources: parameters.responder_resources,
+            initiator_depth: parameters.initiator_depth,
             flow_control: 1,
-            retry_count: self.retry_count,
-            rnr_retry_count: self.rnr_retry_count,
-            srq: u8::from(self.has_shared_receives),
-            qp_num: self.queue_pair,
-        })
+            retry_count: parameters.retry_count,
+            rnr_retry_count: parameters.rnr_retry_count,
+            srq: u8::from(parameters.has_shared_receives),
+            qp_num: parameters.queue_pair,
+        };
+        Ok(Self { raw, private_data: PhantomData })
     }
 }
 
@@ -621,23 +772,23 @@ impl Address {
     }
 }
 
-/// Reads an address that C wrote; `None` if it is empty or not an IP address.
-fn read(storage: &sockaddr_storage) -> Option<SocketAddr> {
-    match i32::from(storage.ss_family) {
+/// Reads an address that C wrote; `None` if it is empty or not an IP address. The `storage` may hold an IPv4 address:
+/// its number is where an IPv6 address has the flow.
+fn read(storage: &sockaddr_in6) -> Option<SocketAddr> {
+    const {
+        assert!(mem::offset_of!(sockaddr_in, sin_family) == mem::offset_of!(sockaddr_in6, sin6_family));
+        assert!(mem::offset_of!(sockaddr_in, sin_port) == mem::offset_of!(sockaddr_in6, sin6_port));
+        assert!(mem::offset_of!(sockaddr_in, sin_addr) == mem::offset_of!(sockaddr_in6, sin6_flowinfo));
+    }
+    let port = u16::from_be(storage.sin6_port);
+    match i32::from(storage.sin6_family) {
         libc::AF_INET => {
-            // SAFETY: the storage is aligned and long enough for each kind of address, and the family says which kind
-            // it holds.
-            let address = unsafe { &*ptr::from_ref(storage).cast::<sockaddr_in>() };
-            let ip = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
-            Some(SocketAddrV4::new(ip, u16::from_be(address.sin_port)).into())
+            let ip = Ipv4Addr::from(u32::from_be(storage.sin6_flowinfo));
+            Some(SocketAddrV4::new(ip, port).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: the storage is aligned and long enough for each kind of address, and the family says which kind
-            // it holds.
-            let address = unsafe { &*ptr::from_ref(storage).cast::<sockaddr_in6>() };
-            let ip = Ipv6Addr::from(address.sin6_addr.s6_addr);
-            let port = u16::from_be(address.sin6_port);
-            Some(SocketAddrV6::new(ip, port, address.sin6_flowinfo, address.sin6_scope_id).into())
+            let ip = Ipv6Addr::from(storage.sin6_addr.s6_addr);
+            Some(SocketAddrV6::new(ip, port, storage.sin6_flowinfo, storage.sin6_scope_id).into())
         }
         _ => None,
     }
@@ -657,6 +808,28 @@ mod tests {
         assert!(matches!(refused, OpenFailure::NoNodeGuid { device, release: 55 } if device == "b"));
         check_devices(56, devices).unwrap();
         check_devices(44, || vec![device("a", 7)]).unwrap();
+    }
+
+    /// A removal that comes before the answer does not end the wait: the destroy would still block.
+    #[test]
+    fn a_departing_identifier_waits_for_its_answer_or_for_some_time_after_a_removal() {
+        let start = Instant::now();
+        let [soon, later] = [REMOVED_FOR / 2, REMOVED_FOR].map(|time| start + time);
+        let seen = |events: &[RawEventKind], now| {
+            let mut waiting = Waiting::default();
+            events.iter().for_each(|&event| waiting.see(event, start));
+            waiting.is_over(now)
+        };
+        assert!(!seen(&[RawEventKind::ADDR_CHANGE, RawEventKind::ROUTE_RESOLVED], later));
+        assert!(seen(&[RawEventKind::REJECTED], start) && seen(&[RawEventKind::ESTABLISHED], start));
+        let removal = RawEventKind::DEVICE_REMOVAL;
+        assert!(!seen(&[removal], soon) && seen(&[removal], later));
+        assert!(seen(&[removal, RawEventKind::UNREACHABLE], start));
+        // A second removal does not restart the time.
+        let mut waiting = Waiting::default();
+        waiting.see(removal, start);
+        waiting.see(removal, soon);
+        assert!(waiting.is_over(later));
     }
 
     #[test]

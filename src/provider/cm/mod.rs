@@ -13,7 +13,7 @@ use crate::sys::{ibv_ah_attr, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
 use crate::verb_error::VerbError;
 use std::fmt::{self, Debug};
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,10 +46,8 @@ impl From<VerbError> for OpenFailure {
 }
 
 /// The descriptor of a channel, borrowed from it.
-#[allow(unsafe_code, reason = "borrows a descriptor by its number")]
 pub(crate) fn descriptor(channel: &dyn RawChannel) -> BorrowedFd<'_> {
-    // SAFETY: both implementations keep the descriptor open for as long as the channel lives.
-    unsafe { BorrowedFd::borrow_raw(channel.fd()) }
+    channel.fd()
 }
 
 /// The port space of an identifier.
@@ -64,7 +62,7 @@ pub(crate) enum PortSpace {
 /// An event channel, which delivers the events of its identifiers.
 pub(crate) trait RawChannel: Debug + Send + Sync {
     /// The descriptor that is readable while events wait. It does not block, and lives as long as the channel.
-    fn fd(&self) -> RawFd;
+    fn fd(&self) -> BorrowedFd<'_>;
 
     /// `rdma_create_id`. The events of the identifier carry `key`.
     fn create_id(self: Arc<Self>, space: PortSpace, key: u64) -> Result<Box<dyn RawId>, VerbError>;
@@ -115,7 +113,7 @@ pub(crate) trait RawId: Debug + Send + Sync {
     fn local_address(&self) -> Option<SocketAddr>;
     /// The peer's address; `None` while the identifier has none.
     fn peer_address(&self) -> Option<SocketAddr>;
-    /// Whether the identifier may be destroyed only after its next event, which may have arrived already.
+    /// Whether the identifier can be destroyed only after its answer. The event of the answer may have arrived already.
     fn ends_with_event(&self) -> bool {
         false
     }
@@ -127,6 +125,8 @@ pub(crate) trait RawId: Debug + Send + Sync {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct BoundDevice {
     pub(crate) name: String,
+    /// Its node GUID, in network byte order; 0 if it has none.
+    pub(crate) guid_be: u64,
     /// The port of the device, from 1.
     pub(crate) port: u8,
     /// The address of the fabric that a soft device belongs to; 0 for a real device.
@@ -175,7 +175,7 @@ pub(crate) struct RawEvent {
     pub(crate) kind: RawEventKind,
     /// 0, or the error: a negative `errno`, or the reason of a reject.
     pub(crate) status: i32,
-    pub(crate) said: Said,
+    pub(crate) parameters: EventParameters,
     /// The new identifier of a connect request.
     pub(crate) request: Option<NewId>,
 }
@@ -209,12 +209,15 @@ impl RawEventKind {
     pub(crate) const MULTICAST_ERROR: Self = Self(13);
     pub(crate) const ADDR_CHANGE: Self = Self(14);
     pub(crate) const TIMEWAIT_EXIT: Self = Self(15);
+    /// An event of this library, which is not in the header: a call that another thread made has failed. The status is
+    /// its negative `errno`.
+    pub(crate) const CALL_FAILED: Self = Self(u32::MAX);
 }
 
 /// The peer's data in an event. Members that the event does not have are zero.
 #[derive(Clone, Default)]
 #[allow(dead_code, reason = "all that the C struct has")]
-pub(crate) struct Said {
+pub(crate) struct EventParameters {
     /// The data, with the zeros that pad them on the wire.
     pub(crate) private_data: Vec<u8>,
     /// How many reads of the peer this side may have to serve.
@@ -228,9 +231,9 @@ pub(crate) struct Said {
     pub(crate) qkey: u32,
 }
 
-impl fmt::Debug for Said {
+impl fmt::Debug for EventParameters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Said")
+        f.debug_struct("EventParameters")
             .field("private_data", &self.private_data)
             .field("queue_pair", &self.queue_pair)
             .finish_non_exhaustive()

@@ -12,11 +12,15 @@
 //! ```
 mod event;
 mod objects;
+mod posting;
+mod rights;
 
 pub(crate) use event::{About, RawEvent};
 pub(crate) use objects::{
     Address, BindMw, Channel, CompletionQueue, Domain, OpenContext, Pair, PairNeeds, SharedQueue,
 };
+pub(crate) use posting::Quiescent;
+pub(crate) use rights::{PostEnd, PostRight};
 
 use super::Provider;
 pub(crate) use crate::sys::ObjectPtr;
@@ -27,6 +31,8 @@ use std::{mem, ptr::NonNull, sync::Arc};
 pub(crate) trait Object: Sized {
     /// The objects that must outlive this one. Cheap to clone.
     type Needs: Clone;
+    /// What the handle keeps besides: the rights to post, for an object that requests are posted to.
+    type Kept: rights::Kept;
 
     fn provider(needs: &Self::Needs) -> &'static dyn Provider;
     /// Calls the verb that ends the object. If the verb fails, the object is still alive.
@@ -45,6 +51,7 @@ pub(crate) struct Handle<T: Object> {
     is_alive: bool,
     /// 1. Keeps the objects alive that this object was made from.
     needs: T::Needs,
+    kept: T::Kept,
 }
 
 impl<T: Object> Handle<T> {
@@ -78,8 +85,9 @@ impl<T: Object> Handle<T> {
 
     /// Ends the object. After `Err` it is still alive.
     ///
-    /// Each object that needs this one holds its handle in an `Arc`, so `&mut` shows that no such object is left. (A
-    /// work queue that posts to a pair does not hold the pair's handle; see `inflight::raw_pair`.)
+    /// Each object that needs this one holds its handle in an `Arc`, so `&mut` shows that no such object is left. A
+    /// work queue that posts to the object does not hold the handle, but a [`PostRight`]. While there is one, this
+    /// fails with `EBUSY`.
     pub(crate) fn end(&mut self) -> Result<(), VerbError> {
         T::end(self)?;
         self.is_alive = false;
@@ -91,15 +99,20 @@ impl<T: Object> Handle<T> {
         Arc::get_mut(this).ok_or(VerbError::new(verb, libc::EBUSY))?.end()
     }
 
-    /// Leaks the object with everything it needs, because the provider may have half ended it. The handle refuses all
-    /// verbs from now on.
+    /// Leaks the object with everything it needs, because the provider may have ended it in part. The handle refuses
+    /// all verbs from now on.
     pub(crate) fn give_up(&mut self) {
         drop(self.take());
     }
 
     /// Moves the object out. The handle that is left behaves as if the object had ended.
     pub(crate) fn take(&mut self) -> Self {
-        Self { raw: self.raw, is_alive: mem::take(&mut self.is_alive), needs: self.needs.clone() }
+        Self {
+            raw: self.raw,
+            is_alive: mem::take(&mut self.is_alive),
+            needs: self.needs.clone(),
+            kept: mem::take(&mut self.kept),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! and end it.
 #![allow(unsafe_code, reason = "calls verbs on the objects that the handles own")]
 
+use super::rights::{Kept, Rights};
 use super::{Handle, Object, ObjectPtr, RawEvent};
 use crate::provider::reviewed::{self, Promises};
 use crate::provider::{Opened, Provider};
@@ -44,7 +45,7 @@ pub(crate) type BindMw = unsafe extern "C" fn(*mut sys::ibv_qp, *mut sys::ibv_mw
 pub(crate) struct OpenContext {
     /// # Invariants
     ///
-    /// 0. Came from `provider`, is open, and nobody else closes it.
+    /// 0. The context came from `provider` and is open. Nobody else closes it.
     raw: ObjectPtr<sys::ibv_context>,
     pub(crate) provider: &'static dyn Provider,
 }
@@ -162,35 +163,40 @@ pub(crate) type Pair = Handle<sys::ibv_qp>;
 /// Defines for each kind of object what it needs, how to find the context from there, and the verb that ends the
 /// object.
 macro_rules! objects {
-    ($($object:ident needs $needs:ty, on $context:expr, ends by $verb:ident;)*) => {$(
+    ($($object:ident needs $needs:ty, keeps $kept:ty, on $context:expr, ends by $verb:ident;)*) => {$(
         impl Object for sys::$object {
             type Needs = $needs;
+            type Kept = $kept;
             fn provider(needs: &$needs) -> &'static dyn Provider {
                 let context: fn(&$needs) -> &Arc<OpenContext> = $context;
                 context(needs).provider
             }
             fn end(handle: &mut Handle<Self>) -> Result<(), VerbError> {
-                let object = handle.alive(concat!("ibv_", stringify!($verb)))?;
+                let verb = concat!("ibv_", stringify!($verb));
+                let object = handle.alive(verb)?;
+                if !handle.kept.is_unused() {
+                    return Err(VerbError::new(verb, libc::EBUSY));
+                }
                 // SAFETY: the object is alive, and nobody else ends it (0); no other object needs it any more
-                // (`Handle::end`).
+                // (`Handle::end`), and nobody posts to it.
                 unsafe { handle.provider().$verb(object) }
             }
         }
     )*};
 }
 objects! {
-    ibv_pd needs Arc<OpenContext>, on |context| context, ends by dealloc_pd;
-    ibv_comp_channel needs Arc<OpenContext>, on |context| context, ends by destroy_comp_channel;
-    ibv_cq needs Arc<Channel>, on |channel| channel.needs(), ends by destroy_cq;
-    ibv_srq needs Arc<Domain>, on |domain| domain.needs(), ends by destroy_srq;
-    ibv_ah needs Arc<Domain>, on |domain| domain.needs(), ends by destroy_ah;
-    ibv_qp needs PairNeeds, on |needs| needs.domain.needs(), ends by destroy_qp;
+    ibv_pd needs Arc<OpenContext>, keeps (), on |context| context, ends by dealloc_pd;
+    ibv_comp_channel needs Arc<OpenContext>, keeps (), on |context| context, ends by destroy_comp_channel;
+    ibv_cq needs Arc<Channel>, keeps (), on |channel| channel.needs(), ends by destroy_cq;
+    ibv_srq needs Arc<Domain>, keeps Rights, on |domain| domain.needs(), ends by destroy_srq;
+    ibv_ah needs Arc<Domain>, keeps (), on |domain| domain.needs(), ends by destroy_ah;
+    ibv_qp needs PairNeeds, keeps Rights, on |needs| needs.domain.needs(), ends by destroy_qp;
 }
 
 impl<T: Object> Handle<T> {
     /// Takes over an object that the provider of `needs` has just made from the objects in `needs`.
     fn of_new(raw: NonNull<T>, needs: T::Needs) -> Self {
-        Self { raw: ObjectPtr(raw), is_alive: true, needs }
+        Self { raw: ObjectPtr(raw), is_alive: true, needs, kept: T::Kept::default() }
     }
 }
 
@@ -310,7 +316,7 @@ impl SharedQueue {
     safe_verbs! {
         /// `ibv_modify_srq`: the size, the limit, or both.
         fn modify = modify_srq(attributes: &mut sys::ibv_srq_attr, mask: ibv_srq_attr_mask) -> ();
-        /// `ibv_query_srq`. A limit of 0 means that none is armed, or that its event was raised.
+        /// `ibv_query_srq`. A limit of 0 means that no limit is armed, or that its event was raised.
         fn query = query_srq() -> sys::ibv_srq_attr;
     }
 }
@@ -358,14 +364,15 @@ impl Pair {
         Ok((Self::of_new(raw, needs), asked.cap))
     }
 
-    /// `ibv_create_qp_ex` for a pair that posts the operations `sends` through `ibv_wr_*`. `look` inspects the pair
-    /// before it is used; its result is `None` if the provider made a pair without `ibv_wr_*`.
-    pub(crate) fn create_extended<R>(
+    /// `ibv_create_qp_ex` for a pair that posts the operations `sends` through `ibv_wr_*`. `has_sessions` inspects the
+    /// pair before it is used, and says whether the provider has filled all functions that its requests call. The last
+    /// result is false if `has_sessions` says no, or if the provider made a pair without `ibv_wr_*`.
+    pub(crate) fn create_extended(
         needs: PairNeeds,
         asked: sys::ibv_qp_init_attr,
         sends: sys::ibv_qp_create_send_ops_flags,
-        look: impl FnOnce(&sys::ibv_qp_ex) -> R,
-    ) -> Result<(Self, sys::ibv_qp_cap, Option<R>), VerbError> {
+        has_sessions: impl FnOnce(&sys::ibv_qp_ex) -> bool,
+    ) -> Result<(Self, sys::ibv_qp_cap, bool), VerbError> {
         use sys::ibv_qp_init_attr_mask as InitMask;
         let (pd, [send_cq, recv_cq], srq) = needs.check("ibv_create_qp_ex")?;
         let sys::ibv_qp_init_attr { cap, qp_type, sq_sig_all, .. } = asked;
@@ -388,8 +395,10 @@ impl Pair {
         // An `ibv_qp_ex` begins with its `ibv_qp`, so both have the same address.
         let extended = extended.filter(|extended| extended.cast() == raw);
         // SAFETY: the object was created just now, and nobody else uses it yet.
-        let seen = extended.map(|extended| look(unsafe { extended.as_ref() }));
-        Ok((Self::of_new(raw, needs), attributes.cap, seen))
+        let has_sessions = extended.is_some_and(|extended| has_sessions(unsafe { extended.as_ref() }));
+        let mut pair = Self::of_new(raw, needs);
+        pair.kept.has_sessions = has_sessions;
+        Ok((pair, attributes.cap, has_sessions))
     }
 
     /// The number of the pair.

@@ -50,7 +50,7 @@ pub(super) struct Entry {
     pub(super) solicited: bool,
     /// Payload that is written when this completion is polled.
     pub(super) late: Option<Box<Late>>,
-    /// The pair was destroyed, and a poll that finds such a completion would be a violation for the pair's provider.
+    /// The pair was destroyed, and its provider does not support a later poll of this completion: a violation.
     pub(super) is_dead: bool,
 }
 
@@ -142,7 +142,7 @@ impl State {
         Ok(self.cqs.insert(cq))
     }
 
-    /// Gives a queue room for exactly `depth` entries. Fails if the entries that wait do not fit.
+    /// Gives a queue room for exactly `depth` entries. Fails if the unpolled completions do not fit.
     pub(super) fn resize_cq(&mut self, index: usize, depth: u32) -> Result<(), c_int> {
         let depth = entries(depth)?;
         let cq = self.cqs.get_mut(index).ok_or(libc::EINVAL)?;
@@ -184,7 +184,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes the oldest completion, and frees the slots of the requests that it retires. `Err` after an overrun.
+    /// Takes the oldest completion, and frees the slots that it retires. `Err` if there is none after an overrun.
     pub(super) fn poll(&mut self, index: usize) -> Result<Option<ibv_wc>, c_int> {
         let cq = self.cqs.get_mut(index).ok_or(libc::EINVAL)?;
         let Some(entry) = cq.entries.pop_front() else { return if cq.failed { Err(libc::EIO) } else { Ok(None) } };
@@ -238,7 +238,7 @@ impl State {
         }
     }
 
-    /// Makes an event if the queue was armed for such a completion, and disarms it.
+    /// If the queue is armed for completions of this kind, makes an event and disarms the queue.
     fn notify(&mut self, index: usize, urgent: bool) {
         let Some(cq) = self.cqs.get_mut(index) else { return };
         if cq.arm == Arm::Any || cq.arm == Arm::Solicited && urgent {
@@ -277,7 +277,7 @@ impl State {
         self.cqs.iter().filter(|(_, cq)| cq.device == device).map(|(index, _)| index).collect()
     }
 
-    /// Marks a queue as having lost a completion: the queue fails, and its pairs enter Error.
+    /// Called when a queue has lost a completion: raises the events, and moves the pairs of the queue to Error.
     fn overrun(&mut self, index: usize) {
         let attached = |pair: &Pair| pair.send_cq == index || pair.receive_cq == index;
         let pairs: Vec<usize> =

@@ -144,7 +144,7 @@ impl State {
         found().ok_or(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR)
     }
 
-    /// Delivers a datagram to the pair, or to all members of the group, that it addresses. `message` begins with the
+    /// Delivers a datagram to the addressed pair, or to all members of the addressed group. `message` begins with the
     /// header.
     pub(super) fn distribute(&mut self, index: usize, work: &SendWork, header: &Header, message: Source<'_>) {
         let own = self.pairs.get(index).and_then(|pair| self.devices.get(pair.device));

@@ -67,7 +67,7 @@ impl State {
         }
     }
 
-    /// Stores the answer to a request, or starts the timer for it.
+    /// Stores the answer to a request; or if there is none yet, starts a timer.
     fn await_reply(&mut self, index: usize, reply: Reply) {
         let Some(pair) = self.pairs.get_mut(index) else { return };
         let attributes = pair.attributes;
@@ -92,7 +92,7 @@ impl State {
         }
     }
 
-    /// Handles the timer of a pair: the request is sent again, or has failed.
+    /// Handles the timer of a pair: schedules a retransmission, or fails the request.
     pub(super) fn expire(&mut self, index: usize) {
         let Some(pair) = self.pairs.get_mut(index) else { return };
         pair.timer = 0;

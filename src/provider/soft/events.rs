@@ -10,11 +10,13 @@ use std::{
     fs::File,
     io::{Read, Write},
     os::fd::{AsRawFd, RawFd},
+    sync::Arc,
 };
 
 /// A descriptor that can be made readable.
 pub(super) struct Signal {
-    event: File,
+    /// An `eventfd(2)`.
+    event: Arc<File>,
     raised: bool,
 }
 
@@ -22,24 +24,29 @@ impl Signal {
     /// An eventfd that does not block.
     pub(super) fn new() -> Result<Self, c_int> {
         let event = os::eventfd().map_err(|error| error.raw_os_error().unwrap_or(libc::EMFILE))?;
-        Ok(Self { event: File::from(event), raised: false })
+        Ok(Self { event: Arc::new(File::from(event)), raised: false })
     }
 
     pub(super) fn fd(&self) -> RawFd {
         self.event.as_raw_fd()
     }
 
+    /// The descriptor as a file. Its last owner closes it.
+    pub(super) fn file(&self) -> Arc<File> {
+        Arc::clone(&self.event)
+    }
+
     pub(super) fn raise(&mut self) {
         if !self.raised {
             // The write cannot fail: the counter is 0.
-            self.raised = self.event.write(&1_u64.to_ne_bytes()).is_ok();
+            self.raised = (&*self.event).write(&1_u64.to_ne_bytes()).is_ok();
         }
     }
 
     pub(super) fn lower(&mut self) {
         if self.raised {
             // The read cannot fail: the counter is 1.
-            self.raised = self.event.read(&mut [0; 8]).is_err();
+            self.raised = (&*self.event).read(&mut [0; 8]).is_err();
         }
     }
 }

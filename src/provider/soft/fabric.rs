@@ -58,7 +58,7 @@ impl Fabric {
     /// A manual fabric: only [`step`](Self::step) and [`run`](Self::run) do any work, and only
     /// [`advance`](Self::advance) moves the clock.
     ///
-    /// The same calls give the same results each time, and a request stays in flight until the test does its work.
+    /// The same calls give the same results each time, and a request stays in flight until the test runs the fabric.
     pub fn manual() -> Self {
         Self::with_clock(Clock::Manual(Duration::ZERO))
     }
@@ -178,6 +178,7 @@ impl Fabric {
         | Fault::DeviceFatal { device }
         | Fault::PortDown { device }
         | Fault::NeighbourChanged { device }
+        | Fault::GroupsLost { device }
         | Fault::Overrun { device } = &fault
             && let Ok(number) = state.device(device)
         {
@@ -187,8 +188,10 @@ impl Fabric {
                 Fault::DeviceRemoved { .. } => state.break_device(number, true),
                 #[cfg(feature = "cm")]
                 Fault::NeighbourChanged { .. } => state.cm_change_neighbour(number),
+                #[cfg(feature = "cm")]
+                Fault::GroupsLost { .. } => state.cm_lose_groups(number),
                 #[cfg(not(feature = "cm"))]
-                Fault::NeighbourChanged { .. } => {}
+                Fault::NeighbourChanged { .. } | Fault::GroupsLost { .. } => {}
                 _ => state.break_device(number, false),
             }
         }

@@ -184,8 +184,8 @@ impl Verb {
         }
     }
 
-    /// Whether the verb still works on a device in its fatal state: verbs that destroy objects or report earlier events
-    /// do.
+    /// Whether the verb still works on a device that has failed. True for verbs that destroy objects or report earlier
+    /// events.
     pub(super) fn outlives_device(self) -> bool {
         matches!(
             self,
@@ -303,6 +303,8 @@ pub enum Fault {
     /// The next `count` connect requests of rdma_cm (retransmissions included) never arrive.
     ///
     /// Models a host that does not answer. The client retransmits its request every 4.9 s, and gives up after 77.7 s.
+    /// On iWARP, where the request needs a TCP stream, `u32::MAX` blocks each `rdma_connect` until
+    /// [`heal`](super::Fabric::heal); then it fails with `ETIMEDOUT`.
     ConnectRequestsLost {
         /// How many.
         count: u32,
@@ -328,6 +330,14 @@ pub enum Fault {
     ///
     /// Models a change in the neighbour table, since Linux 6.0.
     NeighbourChanged {
+        /// The name of the device.
+        device: String,
+    },
+    /// The network ends the memberships of the device in multicast groups. The identifier of each membership gets an
+    /// `RDMA_CM_EVENT_MULTICAST_ERROR`.
+    ///
+    /// Models another subnet manager that takes over, or a port that was down.
+    GroupsLost {
         /// The name of the device.
         device: String,
     },
@@ -383,6 +393,7 @@ impl Faults {
             | Fault::DeviceFatal { .. }
             | Fault::PortDown { .. }
             | Fault::NeighbourChanged { .. }
+            | Fault::GroupsLost { .. }
             | Fault::Overrun { .. } => {}
             Fault::ConnectRequestsLost { count } => self.cm_requests_lost = count,
             Fault::ClientsGone { count } => self.clients_gone = count,
@@ -444,6 +455,11 @@ impl Faults {
         spend(&mut self.cm_requests_lost)
     }
 
+    /// Whether every connect request gets lost.
+    pub(super) fn loses_all_cm_requests(&self) -> bool {
+        self.cm_requests_lost == u32::MAX
+    }
+
     /// Whether the client of the connect request that arrives now vanishes.
     pub(super) fn takes_client(&mut self) -> bool {
         spend(&mut self.clients_gone)
@@ -455,7 +471,7 @@ impl Faults {
     }
 }
 
-/// Decrements `count` and returns true, unless it is 0. `u32::MAX` is never decremented.
+/// Whether `count` is above 0. If so, decrements it; but `u32::MAX` stays.
 fn spend(count: &mut u32) -> bool {
     match *count {
         0 => false,

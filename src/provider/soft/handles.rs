@@ -89,7 +89,7 @@ pub(super) struct Object<'a, T> {
     marker: PhantomData<&'a T>,
 }
 
-/// Creates the C struct of an open context, which is the entry at `index` of the fabric's table.
+/// Creates the C struct of an open context. `index` is the context's place in the fabric's table.
 pub(super) fn new_context(fabric: Fabric, index: usize, name: &str, async_fd: RawFd) -> NonNull<ibv_context> {
     let mut device = ibv_device {
         node_type: ibv_node_type::IBV_NODE_CA,
@@ -153,8 +153,8 @@ pub(super) unsafe fn find_unless_null<'a, T: Handle>(raw: *mut T) -> Option<Obje
 }
 
 impl OpenContext<'_> {
-    /// Does the work of a verb under the lock; `f` gets the number of the context. If the verb must fail, or its device
-    /// is gone, `f` does not run. Afterwards an automatic fabric does all work that can be done.
+    /// Runs `f`, the work of a verb, under the lock, with the number of the context. If a fault makes the verb fail, or
+    /// the device is gone, `f` does not run. Afterwards an automatic fabric does all work that can be done.
     pub(super) fn control<R>(
         self,
         verb: Verb,

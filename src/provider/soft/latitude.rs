@@ -80,7 +80,7 @@ impl Latitudes {
         self.row.teardown == Teardown::Polled
     }
 
-    /// How many completions a poll returns at most, in an array with `room`.
+    /// The most completions that a poll writes to an array with `room` entries.
     pub(super) fn filled(&mut self, room: usize) -> usize {
         if self.takes(|habits| habits.empty_polls) {
             0
@@ -101,7 +101,7 @@ impl Latitudes {
         }
     }
 
-    /// The size of a queue that was asked to have `asked` entries. On devices that grant more it is a power of two
+    /// The size of a queue if the program asked for `asked` entries. Devices that grant more round up to a power of two
     /// within the limit.
     pub(super) fn round_up(&self, asked: u32, limit: u32) -> u32 {
         if self.habits.grants_more {
@@ -111,7 +111,7 @@ impl Latitudes {
         }
     }
 
-    /// Replaces the sizes that were asked for a pair by the sizes that the pair gets.
+    /// Replaces the sizes that the program asked for by the sizes that the pair gets.
     pub(super) fn grant(&self, cap: &mut ibv_qp_cap, limits: &ibv_qp_cap) {
         let ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } = cap;
         *max_send_wr = self.round_up(*max_send_wr, limits.max_send_wr);
@@ -318,8 +318,8 @@ impl State {
         }
     }
 
-    /// Handles a completion that is polled. It is a violation if its pair was destroyed before. Writes the payload that
-    /// was held back.
+    /// Called for each completion that is polled. Reports a violation if the completion is dead. Writes the payload
+    /// that was held back.
     pub(super) fn meet(&mut self, entry: &Entry) {
         if entry.is_dead {
             let (id, qpn) = (entry.wc.wr_id, entry.wc.qp_num);
@@ -342,7 +342,7 @@ impl State {
         }
     }
 
-    /// Makes a queue fail that has lost completions.
+    /// Drops all completions of a queue, and makes it fail.
     pub(super) fn fail_queue(&mut self, index: usize) {
         if let Some(cq) = self.cqs.get_mut(index) {
             cq.entries.clear();

@@ -187,8 +187,8 @@ impl<'a> Piece<'a> {
         self.len -= len;
     }
 
-    /// Each aligned word that holds bytes of an exposed piece, with the offset in the word of the first such byte, and
-    /// how many there are. Yields nothing if the piece is private.
+    /// The aligned words that hold bytes of an exposed piece; for each word, the offset of the first such byte, and how
+    /// many there are. Yields nothing if the piece is private.
     fn words(self) -> impl Iterator<Item = (&'a AtomicU64, usize, usize)> {
         let mut done = if self.exposed { 0 } else { self.len };
         std::iter::from_fn(move || {
@@ -221,8 +221,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Copies bytes until `from` or `to` ends. Does nothing if a span is from an earlier era, or a span of `to` is not
-/// writable; neither happens if the caller has found the spans while it held the lock.
+/// Copies bytes until `from` or `to` ends. Does nothing if a span is from an earlier era, or if a span of `to` is not
+/// writable. A caller that found the spans under the same lock never meets these cases.
 pub(super) fn copy(era: &Era, from: Source<'_>, to: &[Span]) {
     let readable = from.registered.iter().all(|span| span.era == era.0);
     let permitted = readable && to.iter().all(|span| span.era == era.0 && span.writable);

@@ -10,7 +10,7 @@
 //!
 //! # Examples
 //!
-//! A peer that never answers, and no second of waiting for it: on a manual fabric, time is what the test says it is.
+//! The peer never answers. The test does not wait out the timeouts: on a manual fabric it moves the clock itself.
 //!
 //! ```
 //! use interlock::soft::{Fabric, Fault};

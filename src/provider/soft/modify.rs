@@ -44,6 +44,7 @@ impl State {
             self.leave_completions(index, true);
         }
         let epoch = if to == PairState::Reset { self.next_epoch() } else { 0 };
+        let forgets = self.latitudes.habits.forgets_in_error;
         let pair = self.pairs.get_mut(index).ok_or(libc::EINVAL)?;
         pair.attributes = attributes;
         if has(Mask::IBV_QP_RQ_PSN) {
@@ -74,7 +75,7 @@ impl State {
                 pair.established = false;
             }
             // A second modify to Error ends a flush that a fault withheld.
-            PairState::Error if from == PairState::Error => pair.flush_withheld = false,
+            PairState::Error if from == PairState::Error && !forgets => pair.flush_withheld = false,
             PairState::Error => self.enter_error(index),
             _ => pair.state = to,
         }
@@ -83,7 +84,7 @@ impl State {
         Ok(to.raw())
     }
 
-    /// The attributes of `pair`, with those that `mask` names taken from `new`. `Err` if one of these is out of range.
+    /// The attributes of `pair`, with those in `mask` taken from `new`. `Err` if a new one is out of range.
     fn checked(&self, pair: &Pair, new: &ibv_qp_attr, mask: Mask) -> Result<Attributes, c_int> {
         let has = |bit: Mask| (mask & bit).0 != 0;
         let ensure = |fine: bool| if fine { Ok(()) } else { Err(libc::EINVAL) };

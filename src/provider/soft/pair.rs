@@ -87,7 +87,7 @@ pub(super) struct Pair {
     pub(super) send_cq: usize,
     pub(super) receive_cq: usize,
     pub(super) qpn: u32,
-    /// Identifies the pair in the whole fabric, since its creation or last reset.
+    /// Unique in the whole fabric. Creation and each reset of the pair begin a new epoch.
     pub(super) epoch: u64,
     pub(super) state: PairState,
     pub(super) attributes: Attributes,

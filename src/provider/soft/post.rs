@@ -26,15 +26,15 @@ pub(super) struct Refused<W> {
 const HALF: c_int = 0;
 
 impl State {
-    /// Posts a list of requests to the send queue. `kept` is the error of an injected fault: the requests are then
-    /// queued in any state but not started, and the post returns that error.
+    /// Posts a list of requests to the send queue. If an injected fault gives the error `kept`, the post returns that
+    /// error, but queues the requests, in any state and without starting them.
     pub(super) fn post_send(
         &mut self,
         list: &Post<'_, ibv_qp, ibv_send_wr>,
         kept: Option<c_int>,
     ) -> Result<(), Refused<ibv_send_wr>> {
         let index = list.object.index;
-        let withheld = self.faults.flush_withheld;
+        let withheld = self.faults.flush_withheld || self.latitudes.habits.forgets_in_error;
         let Habits { needs_signals, refuses_in_error, refuses_posts, halves_posts, .. } = self.latitudes.habits;
         self.touch_pair(index);
         let has_several = list.iter().nth(1).is_some();
@@ -124,7 +124,7 @@ impl State {
         kept: Option<c_int>,
     ) -> Result<(), Refused<ibv_recv_wr>> {
         let index = list.object.index;
-        let withheld = self.faults.flush_withheld;
+        let withheld = self.faults.flush_withheld || self.latitudes.habits.forgets_in_error;
         self.touch_pair(index);
         let first = list.first();
         let Some(pair) = self.pairs.get_mut(index) else { return Err(Refused { errno: libc::EINVAL, at: first }) };

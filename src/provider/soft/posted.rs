@@ -92,7 +92,7 @@ impl<'a, T: Handle, W: Linked> Post<'a, T, W> {
         })
     }
 
-    /// Writes the refused request to `bad_wr`, unless that is null.
+    /// Writes `at`, the refused request, to `bad_wr`. Does nothing if either pointer is null.
     pub(super) fn refuse(self, at: *mut W) {
         if !at.is_null() && !self.bad.is_null() {
             // SAFETY: `bad` may be written (1).
@@ -207,7 +207,7 @@ impl Request<'_, ibv_send_wr> {
     }
 }
 
-/// The destination that an address handle and a number name.
+/// The destination of a datagram, from an address handle and a queue pair number.
 ///
 /// # Safety
 ///
@@ -271,7 +271,7 @@ impl<'a> BindRequest<'a> {
         self.request.send_flags
     }
 
-    /// The bind that the request asks for. Its key is the one after the window's present key.
+    /// The requested bind. Its key is the next key of the window.
     pub(super) fn bind(&self) -> Result<Bind, c_int> {
         if self.window.type_ != ibv_mw_type::IBV_MW_TYPE_1 {
             return Err(libc::EINVAL);

@@ -2,7 +2,7 @@
 //!
 //! A profile has a row of the reviewed table, and that row is all that the library knows of the device. Where the row
 //! promises nothing, the device does the worst that the source of its provider allows; if there are several bad
-//! choices, it takes one at random. An adversary does all of these things. `docs/providers.md` names the sources.
+//! choices, it takes one at random. An adversary has almost all of these habits. `docs/providers.md` names the sources.
 #![forbid(unsafe_code)]
 
 use super::random::Random;
@@ -107,7 +107,9 @@ impl Profile {
             Self::Specification => NONE,
             Self::Rxe => Habits { hides_posts: 256, reuses: true, ..NONE },
             Self::Siw => {
-                Habits { overtakes: 2, halves_posts: 32, leaves_fields: true, reuses: true, odd_codes: true, ..NONE }
+                let forgets_in_error = true;
+                let odd = Habits { leaves_fields: true, reuses: true, odd_codes: true, ..NONE };
+                Habits { overtakes: 2, halves_posts: 32, forgets_in_error, ..odd }
             }
             Self::Mlx5 => {
                 // If the environment disables payload in completions, the device itself writes all payload at once.
@@ -202,6 +204,8 @@ pub(super) struct Habits {
     pub(super) needs_signals: bool,
     /// A post to a pair in Error is refused.
     pub(super) refuses_in_error: bool,
+    /// A request that is posted to a pair in Error is not flushed before the pair is destroyed.
+    pub(super) forgets_in_error: bool,
     /// Posts return negative errnos, or -1.
     pub(super) odd_codes: bool,
     /// Queues are larger than was asked for.
@@ -234,6 +238,7 @@ impl Habits {
         reuses: false,
         needs_signals: false,
         refuses_in_error: false,
+        forgets_in_error: false,
         odd_codes: false,
         grants_more: false,
         grants_less_inline: false,
@@ -266,6 +271,7 @@ impl Habits {
             reuses: true,
             needs_signals: !row.retires_prefix,
             refuses_in_error: fails,
+            forgets_in_error: false,
             odd_codes: true,
             grants_more: true,
             grants_less_inline: false,
@@ -274,7 +280,7 @@ impl Habits {
     }
 }
 
-/// The row that a seed chooses. A row is never freed, so each seed has only one.
+/// The row that a seed chooses. Rows are never freed, so the same seed always gets the same row.
 fn row_of_seed(seed: u64) -> &'static Promises {
     static ROWS: Mutex<BTreeMap<u64, &'static Promises>> = Mutex::new(BTreeMap::new());
     let mut rows = lock(&ROWS);

@@ -1,7 +1,7 @@
 //! The verbs that create channels, queues and queue pairs.
 //!
-//! The table entry of an object holds the address of its C struct, because events name objects by that address. The
-//! address is stored before the lock is released under which the object was created, so no event can come earlier.
+//! The table entry of an object holds the address of its C struct, because events name objects by that address. One
+//! hold of the lock covers the creation of the object and the store of the address, so no event can come in between.
 #![forbid(unsafe_code)]
 
 use super::{

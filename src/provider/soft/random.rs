@@ -1,7 +1,7 @@
 //! Random numbers that are the same for the same seed.
 //!
-//! Six lines of SplitMix64: the library has no other use for a crate of generators, and the numbers of a seed must not
-//! change with a release of one.
+//! The six lines of SplitMix64 are written here: the library has no other use for a crate of generators, and the
+//! numbers of a seed must not change with a release of such a crate.
 #![forbid(unsafe_code)]
 
 /// A splitmix64 generator.

@@ -343,7 +343,7 @@ impl Provider for Soft {
         &self,
         context: NonNull<ibv_context>,
     ) -> Result<std::sync::Arc<dyn crate::provider::cm::RawChannel>, crate::provider::cm::OpenFailure> {
-        // SAFETY: open (caller).
+        // SAFETY: the context is open (caller).
         Ok(super::cm::open(unsafe { open_context(context.as_ptr()) }.fabric)?)
     }
 

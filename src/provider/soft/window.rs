@@ -51,7 +51,7 @@ pub(super) struct Bind {
     /// The window's new key.
     pub(super) rkey: u32,
     pub(super) region: u32,
-    /// The key of the region, which no other region ever has; 0 for a bind over no region.
+    /// The region's key when the request was posted; 0 for a bind over no region.
     pub(super) lkey: u32,
     pub(super) addr: u64,
     pub(super) len: u64,

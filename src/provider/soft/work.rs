@@ -85,7 +85,7 @@ pub(super) struct SendWork {
     pub(super) operation: Operation,
     /// The opcode of the completion.
     pub(super) opcode: ibv_wc_opcode,
-    /// The data that the request carries, besides its payload, to the receive that it takes.
+    /// The data that the request brings to the peer's receive, besides its payload.
     pub(super) extra: Extra,
     /// The destination of a datagram.
     pub(super) to: Option<Destination>,
@@ -121,7 +121,7 @@ pub(super) struct Queue<W> {
 
 impl<W> Queue<W> {
     pub(super) fn new(depth: u32) -> Self {
-        // A larger queue grows when it is used, because most pairs of a program with many pairs are idle.
+        // A deeper queue grows when it is used: a program with many pairs uses few of them at a time.
         let room = usize::try_from(depth).map_or(RESERVED, |depth| depth.min(RESERVED));
         Self { work: VecDeque::with_capacity(room), depth: u64::from(depth), posted: 0, freed: 0, spare: Vec::new() }
     }
@@ -174,8 +174,8 @@ impl<W> Queue<W> {
         self.posted += 1;
     }
 
-    /// Removes the oldest request, and returns it with the argument for `free_to` when its completion is polled. Its
-    /// slot stays taken.
+    /// Removes the oldest request. Returns it, and the argument for `free_to` when its completion is polled. Until then
+    /// its slot stays taken.
     pub(super) fn pop(&mut self) -> Option<(W, u64)> {
         let work = self.work.pop_front()?;
         Some((work, self.posted - self.work.len() as u64))

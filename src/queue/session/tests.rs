@@ -4,14 +4,15 @@
 
 use crate::inflight::ledger::{Origin, ledger};
 use crate::inflight::{
-    PairStatus, PostAllError, PostError, PostRight, SendQueue, Terms, WorkRequest, has_all_functions, post_all,
+    PairStatus, PostAllError, PostError, SendQueue, Terms, WorkRequest, has_all_functions, post_all,
 };
+use crate::provider::handles::PostEnd;
 use crate::provider::reviewed::{Sessions, UNREVIEWED};
 use crate::queue::Posting;
 use crate::queue::batch::batch;
 use crate::queue::create::post_limits;
 use crate::soft::Fabric;
-use crate::sys::{self, ibv_qp_ex, ibv_qp_type};
+use crate::sys::{self, ibv_qp_ex, ibv_qp_type, inline::PostSend};
 use crate::{
     Brand, Buffer, Context, Inline, Limits, ProtectionDomain, ReliableConnection, RemoteAll, RemoteRegion, Scoped,
 };
@@ -128,11 +129,10 @@ fn with_queue(
             let status =
                 PairStatus::new(&UNREVIEWED, 1, RC, domain.inner.id(), [poster.detour_of(), poster.detour_of()]);
             status.send_in_sessions();
-            let mut queue = {
-                let terms = Terms { limits: post_limits(&limits, &UNREVIEWED, false), status };
-                // SAFETY: `raw` is alive until the end of this function, and the provider takes posts in any state.
-                unsafe { SendQueue::new(poster, raw.cast(), no_list, terms, PostRight::default()) }
-            };
+            let terms = Terms { limits: post_limits(&limits, &UNREVIEWED, false), status };
+            // The pair `raw` is alive until the end of this function, and the provider takes posts in any state.
+            let end = PostEnd::without_handle(raw.cast(), no_list as PostSend, true);
+            let mut queue = SendQueue::new(poster, end, terms);
             let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
             f(&mut queue, &domain, region.remote());
             while retirer.take(&crate::inflight::Quiescent::without_device()).is_some() {}

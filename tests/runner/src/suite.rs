@@ -40,7 +40,13 @@ fn path(executables: &[Executable], kind: &str, name: &str) -> Result<String, St
 }
 
 /// The scripts in `tests/rxe` in which examples and C programs connect by rdma_cm, each with its example.
-const SCRIPTS: [(&str, &str); 3] = [("rping", "rping"), ("peers", "cm_peers"), ("pingpong_by_cm", "rc_pingpong")];
+const SCRIPTS: [(&str, &str); 5] = [
+    ("rping", "rping"),
+    ("peers", "cm_peers"),
+    ("pingpong_by_cm", "rc_pingpong"),
+    ("guide_by_cm", "guide_02_two_machines"),
+    ("perf_by_cm", "perf"),
+];
 
 /// Whether the suites run a script of `tests/rxe`.
 pub fn is_script(name: &str) -> bool {
@@ -88,6 +94,9 @@ pub fn siw_suite(messages: &str) -> Result<Vec<String>, String> {
     let executables = executables(messages)?;
     let mut list = scripts(&executables)?;
     list.push(format!("{} -v", path(&executables, "example", "devices")?));
+    // Of the unit tests that need a real device, this one is about connecting by address.
+    let lib = path(&executables, "lib", "interlock")?;
+    list.push(format!("{lib} a_hostile_peer_over_rdma_core --ignored --test-threads=1"));
     for program in PROGRAMS {
         if let Some(arguments) = program.on_siw() {
             let path = path(&executables, "test", program.name)?;

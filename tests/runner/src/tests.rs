@@ -66,7 +66,11 @@ fn each_program_for_miri_is_in_one_run_and_once_more_if_extended() {
 fn a_run_with_filters_has_one_program() {
     for run in [miri(Part::One), miri(Part::Two)].concat() {
         if run.arguments.contains(&"--".to_owned()) {
-            assert_eq!(run.arguments.iter().filter(|argument| *argument == "--test").count(), 1, "{run:?}");
+            assert_eq!(
+                run.arguments.iter().filter(|argument| *argument == "--test" || *argument == "--lib").count(),
+                1,
+                "{run:?}"
+            );
         }
     }
 }
@@ -85,6 +89,9 @@ fn artifact(kind: &str, name: &str, test: bool, path: &str) -> String {
     format!(r#"{{"reason":"compiler-artifact","target":{target},"profile":{profile},"executable":{path}}}"#)
 }
 
+/// The examples that the scripts of `tests/rxe` take.
+const SCRIPT_EXAMPLES: [&str; 5] = ["rping", "cm_peers", "rc_pingpong", "guide_02_two_machines", "perf"];
+
 #[test]
 fn the_suite_has_unit_tests_then_tests_then_examples() {
     let mut messages = vec![
@@ -95,13 +102,13 @@ fn the_suite_has_unit_tests_then_tests_then_examples() {
         artifact("test", "memory", true, r#""/a folder/memory-0c""#),
         artifact("example", "kv_store", true, r#""/t/kv_store-0d""#),
     ];
-    for name in ["rping", "cm_peers", "rc_pingpong"] {
+    for name in SCRIPT_EXAMPLES {
         messages.push(artifact("example", name, false, &format!(r#""/t/examples/{name}""#)));
     }
     let text = |messages: &[String]| messages.join("\n") + "\nsomething that is not JSON\n";
     let expected = ["/t/interlock-0a rdma_core --ignored --test-threads=1", "'/a folder/memory-0c' --test-threads=1"];
     let list = suite(&text(&messages), &["memory"], false).unwrap();
-    assert_eq!((&list[..2], list.len()), (&expected.map(str::to_owned)[..], 5));
+    assert_eq!((&list[..2], list.len()), (&expected.map(str::to_owned)[..], 7));
     assert_eq!(suite(&text(&messages), &["lost"], false).unwrap_err(), "cargo built no test lost");
     assert_eq!(suite(&text(&messages), &[], true).unwrap_err(), "cargo built no example devices");
     for name in crate::programs::RXE_EXAMPLES {
@@ -112,7 +119,8 @@ fn the_suite_has_unit_tests_then_tests_then_examples() {
     assert_eq!(list[2], "/t/examples/devices");
     assert!(list[8].ends_with("/rxe/rping /t/examples/rping") && list[9].ends_with("/rxe/peers /t/examples/cm_peers"));
     assert!(list[10].ends_with("/rxe/pingpong_by_cm /t/examples/rc_pingpong"));
-    assert_eq!(list.len(), 11);
+    assert!(list[12].ends_with("/rxe/perf_by_cm /t/examples/perf"));
+    assert_eq!(list.len(), 13);
 }
 
 /// A program would not complain of a name that no test has.
@@ -135,15 +143,17 @@ fn the_tests_for_soft_iwarp_exist() {
 fn soft_iwarp_runs_the_scripts_the_devices_and_chosen_tests() {
     let mut messages = vec![
         artifact("example", "devices", false, r#""/t/examples/devices""#),
-        artifact("example", "rping", false, r#""/t/examples/rping""#),
-        artifact("example", "cm_peers", false, r#""/t/examples/cm_peers""#),
-        artifact("example", "rc_pingpong", false, r#""/t/examples/rc_pingpong""#),
+        artifact("lib", "interlock", true, r#""/t/interlock-0a""#),
     ];
+    for name in SCRIPT_EXAMPLES {
+        messages.push(artifact("example", name, false, &format!(r#""/t/examples/{name}""#)));
+    }
     for name in programs_of("siw").unwrap() {
         messages.push(artifact("test", name, true, &format!(r#""/t/{name}-0a""#)));
     }
     let list = siw_suite(&messages.join("\n")).unwrap();
-    assert!(list[0].ends_with("/rxe/rping /t/examples/rping") && list[3] == "/t/examples/devices -v", "{list:?}");
+    assert!(list[0].ends_with("/rxe/rping /t/examples/rping") && list[5] == "/t/examples/devices -v", "{list:?}");
+    assert!(list[6].starts_with("/t/interlock-0a a_hostile_peer"), "{list:?}");
     assert!(list.contains(&"/t/iwarp-0a --test-threads=1 --ignored".to_owned()), "{list:?}");
     assert!(list.iter().any(|line| line.starts_with("/t/device-0a --test-threads=1 --exact a_port")), "{list:?}");
     assert_eq!(siw_suite(&messages[1..].join("\n")).unwrap_err(), "cargo built no example devices");

@@ -19,6 +19,7 @@ pub mod program;
 pub mod random;
 pub mod side;
 pub mod steps;
+pub mod victim;
 
 pub use completions::{all, eventually, failure, next, nothing_comes, see_off};
 pub use device::{

@@ -15,8 +15,7 @@ pub enum Need {
     SmallerDepths,
     /// Another process can reach the device.
     OtherProcesses,
-    /// There is an address that no host has, but to which the kernel sends packets: `tests/rxe/devices` makes one for
-    /// soft-RoCE.
+    /// There is an address that no host has, but to which the kernel sends packets: `tests/rxe/devices` makes one.
     SilentHost,
     /// A client sends its connect request again if the listener has dropped it. On iWARP the stream ends instead.
     Backlog,
@@ -102,7 +101,8 @@ impl Need {
 pub fn lacks_need(need: Need) -> bool {
     let lacks = match need {
         Need::OtherProcesses => context().is_soft(),
-        Need::SilentHost | Need::SpareDevice => !context().name().starts_with("rxe"),
+        Need::SilentHost => context().is_soft(),
+        Need::SpareDevice => !context().name().starts_with("rxe"),
         _ => context().is_iwarp(),
     };
     if lacks {

@@ -78,7 +78,7 @@ impl Program {
         Self::start(program, arguments).end()
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the program.
     pub fn end(mut self) -> Ended {
         let deadline = Instant::now() + LIMIT;
         while self.child.try_wait().unwrap().is_none() && Instant::now() < deadline {

@@ -1,7 +1,7 @@
 //! Rule D5: everything of a domain is invariant in its brand.
 
 use interlock::completion::{Armed, CompletionChannel};
-use interlock::memory::SplitRegion;
+use interlock::memory::{Pool, SplitRegion, Take};
 use interlock::queue::{ReceiveHalf, SendHalf};
 use interlock::request::PostedMemory;
 use interlock::shared::SharedReceiveQueue;
@@ -34,6 +34,8 @@ keep! {
     Region,
     Rest,
     SharedBuffer,
+    Pool,
+    Take,
     SharedReceiveQueue,
     SendHalf,
     ReceiveHalf,

@@ -7,6 +7,7 @@ mod a_domain_is_not_forged;
 mod a_drain_polls_a_queue_of_its_own_domain;
 mod a_function_over_domains_asks_for_a_brand;
 mod a_named_domain_takes_a_declared_name;
+mod a_pool_gives_memory_of_its_own_domain;
 mod a_queue_pair_completes_on_a_queue_of_its_own_domain;
 mod a_queue_pair_is_invariant_in_its_brand;
 mod a_receive_takes_memory_of_its_own_domain;

@@ -2,7 +2,8 @@
 //! index, and they return everything that they get, so they drop nothing. When run, the program prints their names.
 #![forbid(unsafe_code)]
 
-use interlock::error::{BatchError, PollError, PostAllError};
+use interlock::error::{BatchError, NoBuffer, PollError, PostAllError};
+use interlock::memory::Pool;
 use interlock::request::{Batch, PostedMemory, Write};
 use interlock::{
     Buffer, Checked, Failure, Inline, Poller, PostError, ProtectionDomain, QueuePair, RemoteAll, RemoteRegion,
@@ -36,7 +37,7 @@ macro_rules! probes {
 probes! {
     post_send post_send_immediate post_write post_read post_compare_and_swap post_fetch_and_add post_shared
     post_inline post_receive post_request post_checked batch batch_post batch_post_each batch_post_all post_all poll
-    poll_each poll_retired
+    poll_each poll_retired pool_take pool_drop
 }
 
 /// The result of a completion. The program never reads it: the check is about the code that makes it.
@@ -184,6 +185,17 @@ fn poll_retired(
         retired.unsignalled().for_each(&mut *unsignalled);
         to(Outcome::of(retired.into_completion()));
     })
+}
+
+#[inline(never)]
+fn pool_take(pool: &Pool<Bench>, len_bytes: usize) -> Result<Buffer<Bench>, NoBuffer> {
+    pool.try_take(len_bytes)
+}
+
+/// The only operation that is a drop.
+#[inline(never)]
+fn pool_drop(buffer: Buffer<Bench>) {
+    drop(buffer);
 }
 
 /// This is not an operation. It contains every kind of forbidden code, and the check must find all of it.

@@ -2,7 +2,9 @@
 //! function.
 #![forbid(unsafe_code)]
 
+use interlock::aio::{Receiver, Sender, SharedPoller};
 use interlock::completion::{CompletionQueueOptions, Polling};
+use interlock::memory::{Pool, PoolOptions};
 use interlock::request::Operation;
 use interlock::{
     Brand, Buffer, Checked, Context, Inline, Limits, Poller, ProtectionDomain, QueuePair, RemoteAll, RemoteRegion,
@@ -12,6 +14,8 @@ use std::any::Any;
 use std::error::Error;
 use std::hint::black_box;
 use std::mem;
+use std::pin::pin;
+use std::task::{Poll, Waker};
 
 interlock::domain! { struct Bench; }
 
@@ -62,6 +66,7 @@ struct Setup<B = Bench> {
     /// The buffers of the next batch and of the one after it.
     batches: [Vec<Buffer<B>>; 2],
     bytes: Vec<u8>,
+    pool: Pool<B>,
     /// Slices of the peer's memory, each of `MESSAGE` bytes.
     target: [RemoteRegion<RemoteAll>; SLOTS],
     /// Words of the peer's memory.
@@ -104,6 +109,7 @@ impl<B: Brand + 'static> Setup<B> {
             ring: Ring::new(domain.buffers(SLOTS, MESSAGE)?),
             shares: Ring::new(domain.buffers(SLOTS, MESSAGE)?.into_iter().map(Buffer::share)),
             batches: [domain.buffers(BATCH, MESSAGE)?, domain.buffers(BATCH, MESSAGE)?],
+            pool: domain.pool(&PoolOptions::default())?,
             bytes: vec![7; SLOTS * MESSAGE],
             target,
             words,
@@ -285,6 +291,81 @@ fn share(s: &mut Setup, n: u32) {
     }
 }
 
+/// A pair whose requests are awaited.
+struct Tasks {
+    sender: Sender<Bench>,
+    receiver: Receiver<Bench>,
+    ring: Ring<Buffer<Bench>>,
+    batches: [Vec<Buffer<Bench>>; 2],
+    target: [RemoteRegion<RemoteAll>; SLOTS],
+    _kept: Box<dyn Any>,
+}
+
+impl Tasks {
+    fn new(setup: Setup) -> Result<Self, Box<dyn Error>> {
+        let Setup { pair, poller, ring, batches, target, _kept, .. } = setup;
+        let (sender, receiver) = SharedPoller::new(poller).split(pair)?;
+        Ok(Self { sender, receiver, ring, batches, target, _kept })
+    }
+}
+
+/// Polls a future that never has to wait, with about the cost that a runtime adds.
+#[inline(always)]
+fn run<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let mut context = std::task::Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+    }
+}
+
+#[inline(never)]
+fn awaited_write(t: &mut Tasks, n: u32) {
+    run(async {
+        for i in 0..n {
+            let written = t.sender.write(t.ring.take(), &t.target[i as usize % SLOTS]).expect("room");
+            t.ring.put(written.await.expect("success"));
+        }
+    });
+}
+
+#[inline(never)]
+fn awaited_batch(t: &mut Tasks, n: u32) {
+    run(async {
+        let Tasks { sender, batches: [free, waiting], target, .. } = t;
+        for i in 0..n {
+            let first = (i as usize % 2) * BATCH;
+            let mut targets = target[first..][..BATCH].iter();
+            let write = move |from| WorkRequest::write(from, targets.next().expect("a target"));
+            let written = sender.post_all(free, write).expect("a batch").into_vec(mem::take(free));
+            *free = written.await.expect("success");
+            mem::swap(free, waiting);
+        }
+    });
+}
+
+#[inline(never)]
+fn awaited_receive(t: &mut Tasks, n: u32) {
+    run(async {
+        for _ in 0..n {
+            let sent = t.sender.send(t.ring.take()).expect("room");
+            let message = t.receiver.next().await.expect("posted").expect("success").into_buffer().expect("a buffer");
+            assert!(message.len() == MESSAGE);
+            t.receiver.post(message).expect("room");
+            t.ring.put(sent.await.expect("success"));
+        }
+    });
+}
+
+#[inline(never)]
+fn pool(s: &mut Setup, n: u32) {
+    for _ in 0..n {
+        drop(black_box(s.pool.try_take(MESSAGE).expect("a buffer")));
+    }
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, name, iterations] = &arguments[..] else { return Err("usage: workloads NAME ITERATIONS".into()) };
@@ -302,6 +383,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(loop_name) => (loop_name, Polling::Extended),
         None => (name.as_str(), Polling::Array),
     };
+    let awaited: Option<fn(&mut Tasks, u32)> = match loop_name {
+        "awaited_write" => Some(awaited_write),
+        "awaited_batch" => Some(awaited_batch),
+        "awaited_receive" => Some(awaited_receive),
+        _ => None,
+    };
+    if let Some(run) = awaited {
+        let mut tasks = Tasks::new(Setup::new(context.named_domain(Bench)?, false, polling)?)?;
+        black_box(run)(&mut tasks, iterations);
+        return Ok(());
+    }
     // The loop, and whether the pair sends to a peer or to itself.
     let (run, to_peer): (fn(&mut Setup, u32), bool) = match loop_name {
         "send" => (send, true),
@@ -315,6 +407,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "inline" => (inline, true),
         "batch_post" => (batch_post, false),
         "unsignalled" => (unsignalled, false),
+        "pool" => (pool, true),
         _ => return Err("no such workload".into()),
     };
     let mut setup = Setup::new(context.named_domain(Bench)?, to_peer, polling)?;

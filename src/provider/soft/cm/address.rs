@@ -8,7 +8,7 @@ use crate::provider::soft::fabric::State;
 use libc::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The first of the ports for identifiers that ask for port 0. The range is that of Linux for sockets.
+/// The first port for identifiers that ask for port 0. Linux uses the same range for sockets.
 pub(super) const FIRST_FREE_PORT: u16 = 32768;
 const LAST_FREE_PORT: u16 = 60999;
 

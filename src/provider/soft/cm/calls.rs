@@ -102,7 +102,16 @@ impl Cm {
     }
 
     pub(super) fn leave(&mut self, number: u64, group: SocketAddr) -> Result<(), c_int> {
-        if self.id_mut(number)?.groups.remove(&group.ip()) { Ok(()) } else { Err(libc::EADDRNOTAVAIL) }
+        if !self.id_mut(number)?.groups.remove(&group.ip()) {
+            return Err(libc::EADDRNOTAVAIL);
+        }
+        // Drop the events of the membership too.
+        self.work.retain(|work| !matches!(work, Work::Joined(id, ip) if (*id, *ip) == (number, group.ip())));
+        self.forget_where(|event| {
+            let kinds = [RawEventKind::MULTICAST_JOIN, RawEventKind::MULTICAST_ERROR];
+            event.id == number && kinds.contains(&event.kind)
+        });
+        Ok(())
     }
 
     /// Queues a message from an identifier to its peer.
@@ -229,8 +238,8 @@ impl State {
         if peer_is_gone {
             id.rest(Phase::Dead);
             if self.is_iwarp() && !is_datagram {
-                // The device finds out that the peer has ended only when it answers, and it has moved the pair before
-                // that.
+                // The device moves the pair first. Only when the device then answers does it find out that the peer has
+                // ended.
                 self.cm_raise_pair(number)?;
                 self.cm.id_mut(number)?.pair = None;
                 return Err(libc::ECONNRESET);
@@ -347,6 +356,16 @@ impl State {
             |_| {},
             RawEventKind::UNREACHABLE,
             -libc::ETIMEDOUT,
+        );
+    }
+
+    /// Ends the memberships of a device in multicast groups.
+    pub(in crate::provider::soft) fn cm_lose_groups(&mut self, device: usize) {
+        self.cm_tell_where(
+            |id| id.device == Some(device) && !id.groups.is_empty(),
+            |_| {},
+            RawEventKind::MULTICAST_ERROR,
+            -libc::ENETRESET,
         );
     }
 

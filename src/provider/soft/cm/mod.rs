@@ -4,9 +4,9 @@
 //! units of the fabric's work, like packets: on a manual fabric each travels in a step of its own. The timeouts of
 //! identifiers are timers of the fabric.
 //!
-//! It behaves like librdmacm and its kernel part on soft-RoCE, and pads private data in the same way. A call in a wrong
-//! state, for which librdmacm ends the process, returns `EINVAL` here. The queue pairs belong to the program: rdma_cm
-//! exchanges their numbers and gives attributes. On a fabric like soft iWARP it also moves the pairs.
+//! This rdma_cm behaves like librdmacm and its kernel part on soft-RoCE, and pads private data in the same way. A call
+//! in a wrong state, for which librdmacm ends the process, returns `EINVAL` here. The queue pairs belong to the
+//! program: rdma_cm exchanges their numbers and gives attributes. On a fabric like soft iWARP it also moves the pairs.
 #![forbid(unsafe_code)]
 
 // | module | what |
@@ -21,7 +21,8 @@ mod attributes;
 mod calls;
 mod wire;
 
-#[cfg(test)]
+// Not under Miri: this module is safe code, and Miri needs long for the tests. The tests in `tests/cm*` run it too.
+#[cfg(all(test, not(miri)))]
 mod tests;
 
 use super::events::Signal;
@@ -31,14 +32,16 @@ use super::objects::Table;
 use super::random::Random;
 use crate::error::VerbError;
 use crate::provider::cm::{
-    BoundDevice, IdOption, NewId, Parameters, PortSpace, RawChannel, RawEvent, RawEventKind, RawId, Said,
+    BoundDevice, EventParameters, IdOption, NewId, Parameters, PortSpace, RawChannel, RawEvent, RawEventKind, RawId,
 };
 use crate::sys::{ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
 use libc::c_int;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 use wire::{Offer, Sent, Work};
 
@@ -104,7 +107,7 @@ impl Cm {
         }
     }
 
-    /// Whether the timer of that number has been replaced, or its identifier has ended.
+    /// Whether the timer `number` has been replaced, or its identifier has ended.
     pub(super) fn is_stale(&self, id: u64, number: u64) -> bool {
         self.ids.get(&id).is_none_or(|id| id.timer != number)
     }
@@ -127,7 +130,7 @@ struct Event {
     id: u64,
     kind: RawEventKind,
     status: i32,
-    said: Said,
+    parameters: EventParameters,
     /// The new identifier of a connect request.
     request: Option<u64>,
 }
@@ -185,7 +188,7 @@ struct Id {
     peer: Option<u64>,
     /// The peer has given up before this side accepted. The program learns of it when it accepts.
     peer_is_gone: bool,
-    /// A fault made its program vanish: it sends and receives no messages.
+    /// A fault made the program vanish: the identifier sends and receives no messages.
     is_vanished: bool,
     /// The peer's parameters that the queue pair needs; `None` before they have arrived.
     link: Option<Link>,
@@ -240,7 +243,7 @@ impl Id {
     }
 }
 
-/// The index of a queue pair and its epoch, which differs from that of other pairs with this index.
+/// The index of a queue pair, and its epoch, which no other pair with this index has.
 type HeldPair = (usize, u64);
 
 /// What the queue pair of one side needs to know about the other side.
@@ -267,10 +270,10 @@ pub(super) fn open(fabric: &Fabric) -> Result<Arc<dyn RawChannel>, VerbError> {
         return Err(failed(errno));
     }
     let signal = Signal::new().map_err(failed)?;
-    let fd = signal.fd();
+    let events = signal.file();
     let index = state.cm.channels.insert(Inbox { signal, events: VecDeque::new() });
     drop(state);
-    Ok(Arc::new(Channel { fabric: fabric.clone(), index, fd }))
+    Ok(Arc::new(Channel { fabric: fabric.clone(), index, events }))
 }
 
 /// An owned channel. Each identifier keeps it alive.
@@ -278,7 +281,8 @@ pub(super) fn open(fabric: &Fabric) -> Result<Arc<dyn RawChannel>, VerbError> {
 struct Channel {
     fabric: Fabric,
     index: usize,
-    fd: RawFd,
+    /// The descriptor of its events.
+    events: Arc<File>,
 }
 
 impl Drop for Channel {
@@ -302,8 +306,8 @@ impl Channel {
 }
 
 impl RawChannel for Channel {
-    fn fd(&self) -> RawFd {
-        self.fd
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
     }
 
     fn create_id(self: Arc<Self>, space: PortSpace, key: u64) -> Result<Box<dyn RawId>, VerbError> {
@@ -319,10 +323,10 @@ impl RawChannel for Channel {
         }
         let Some((event, key)) = state.cm.take(self.index, fresh_key) else { return Ok(None) };
         drop(state);
-        let Event { kind, status, said, request, .. } = event;
+        let Event { kind, status, parameters, request, .. } = event;
         let request = request
             .map(|number| NewId { raw: Box::new(Identifier { channel: Arc::clone(&self), number }), key: fresh_key });
-        Ok(Some(RawEvent { key, kind, status, said, request }))
+        Ok(Some(RawEvent { key, kind, status, parameters, request }))
     }
 
     fn next_timer(&self) -> Option<Duration> {
@@ -363,15 +367,20 @@ impl Cm {
 
     /// Adds an event that has only a status.
     fn tell(&mut self, id: u64, kind: RawEventKind, status: i32) {
-        self.push(Event { id, kind, status, said: Said::default(), request: None });
+        self.push(Event { id, kind, status, parameters: EventParameters::default(), request: None });
     }
 
     /// Drops the events of an identifier, and returns the requests among them.
     fn forget(&mut self, number: u64) -> Vec<u64> {
+        self.forget_where(|event| event.id == number)
+    }
+
+    /// Drops some events, and returns the requests among them.
+    fn forget_where(&mut self, which: impl Fn(&Event) -> bool) -> Vec<u64> {
         let mut requests = Vec::new();
         for inbox in self.channels.iter_mut() {
             inbox.events.retain(|event| {
-                let goes = event.id == number;
+                let goes = which(event);
                 requests.extend(event.request.filter(|_| goes));
                 !goes
             });
@@ -431,6 +440,17 @@ impl RawId for Identifier {
     }
 
     fn connect(&mut self, parameters: &Parameters<'_>) -> Result<(), VerbError> {
+        // iWARP: the call connects a TCP stream, and blocks until that succeeds or fails.
+        let is_silent = || {
+            let state = self.channel.fabric.lock();
+            state.is_iwarp() && state.faults.loses_all_cm_requests()
+        };
+        if is_silent() {
+            while is_silent() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            return Err(VerbError::new("rdma_connect", libc::ETIMEDOUT));
+        }
         self.call(Verb::RdmaConnect, |state, id| state.cm_connect(id, parameters))
     }
 
@@ -481,8 +501,8 @@ impl RawId for Identifier {
     fn device(&self) -> Option<BoundDevice> {
         let state = self.channel.fabric.lock();
         let device = state.devices.get(state.cm.ids.get(&self.number)?.device?)?;
-        let (name, fabric) = (device.name.clone(), self.channel.fabric.address());
-        Some(BoundDevice { name, port: super::device::PORT, fabric, is_iwarp: state.is_iwarp() })
+        let (name, guid_be, fabric) = (device.name.clone(), device.guid_be(), self.channel.fabric.address());
+        Some(BoundDevice { name, guid_be, port: super::device::PORT, fabric, is_iwarp: state.is_iwarp() })
     }
 }
 

@@ -4,7 +4,7 @@
 use super::address::{GID_ROW, Route, of_device};
 use super::calls::{ACCEPT_BYTES, CONNECT_BYTES, FOUND_BYTES, LOOKUP_BYTES, REJECT_BYTES, source};
 use super::{Cm, Event, HeldPair, Link, Phase, attributes};
-use crate::provider::cm::{PortSpace, RawEventKind, Said};
+use crate::provider::cm::{EventParameters, PortSpace, RawEventKind};
 use crate::provider::soft::device::Device;
 use crate::provider::soft::fabric::{State, TimerOf};
 use std::net::{IpAddr, SocketAddr};
@@ -124,9 +124,14 @@ impl State {
                     IpAddr::V6(group) => group.octets(),
                 };
                 let path = Some(attributes::path(gid, 0));
-                let said = Said { queue_pair: EVERY_PAIR, qkey: attributes::DEFAULT_QKEY, path, ..Said::default() };
+                let parameters = EventParameters {
+                    queue_pair: EVERY_PAIR,
+                    qkey: attributes::DEFAULT_QKEY,
+                    path,
+                    ..EventParameters::default()
+                };
                 let (id, kind) = (number, RawEventKind::MULTICAST_JOIN);
-                self.cm.push(Event { id, kind, status: 0, said, request: None });
+                self.cm.push(Event { id, kind, status: 0, parameters, request: None });
             }
             Work::Carry(message) => self.cm_carry(message),
             Work::Break(pair) => self.cm_break(pair),
@@ -243,19 +248,21 @@ impl State {
         let (serves, starts) = (offer.starts, offer.serves);
         let Offer { retry_count, rnr_retry_count, queue_pair, psn, data, .. } = offer;
         id.link = Some(Link { gid, queue_pair, psn, serves, starts, retry_count, rnr_retry_count });
-        let said = match space {
-            PortSpace::Udp => Said { private_data: padded(data, LOOKUP_BYTES), ..Said::default() },
-            PortSpace::Tcp => Said {
+        let parameters = match space {
+            PortSpace::Udp => {
+                EventParameters { private_data: padded(data, LOOKUP_BYTES), ..EventParameters::default() }
+            }
+            PortSpace::Tcp => EventParameters {
                 private_data: padded(data, if is_iwarp { 0 } else { CONNECT_BYTES }),
                 responder_resources: serves,
                 initiator_depth: starts,
                 rnr_retry_count,
                 queue_pair,
-                ..Said::default()
+                ..EventParameters::default()
             },
         };
         let (id, kind) = (listener, RawEventKind::CONNECT_REQUEST);
-        self.cm.push(Event { id, kind, status: 0, said, request: Some(request) });
+        self.cm.push(Event { id, kind, status: 0, parameters, request: Some(request) });
         if self.faults.takes_client() {
             self.cm_vanish(client);
             if let Ok(id) = self.cm.id_mut(request) {
@@ -293,16 +300,16 @@ impl State {
         id.peer = Some(from);
         id.link = Some(Link { gid, queue_pair, psn, serves, starts, retry_count, rnr_retry_count });
         id.rest(Phase::Responded);
-        let mut said = Said {
+        let mut parameters = EventParameters {
             private_data: padded(data, if is_iwarp { 0 } else { ACCEPT_BYTES }),
             responder_resources: serves,
             initiator_depth: starts,
             rnr_retry_count,
             queue_pair,
-            ..Said::default()
+            ..EventParameters::default()
         };
         if self.latitudes.row.quirks.swaps_reply_depths {
-            (said.responder_resources, said.initiator_depth) = (starts, serves);
+            (parameters.responder_resources, parameters.initiator_depth) = (starts, serves);
         }
         let mut kind = RawEventKind::CONNECT_RESPONSE;
         if is_iwarp {
@@ -316,7 +323,7 @@ impl State {
             self.cm.advance(number, Phase::Responded, Phase::Connected);
             kind = RawEventKind::ESTABLISHED;
         }
-        self.cm.push(Event { id: number, kind, status: 0, said, request: None });
+        self.cm.push(Event { id: number, kind, status: 0, parameters, request: None });
     }
 
     /// The answer to a lookup.
@@ -326,16 +333,22 @@ impl State {
             return;
         }
         let private_data = padded(offer.data, FOUND_BYTES);
-        let (kind, said) = match status {
+        let (kind, parameters) = match status {
             0 => {
                 let qkey = if offer.qkey == 0 { attributes::DEFAULT_QKEY } else { offer.qkey };
                 let path = Some(attributes::path(gid, 0));
-                let said = Said { private_data, queue_pair: offer.queue_pair, qkey, path, ..Said::default() };
-                (RawEventKind::ESTABLISHED, said)
+                let parameters = EventParameters {
+                    private_data,
+                    queue_pair: offer.queue_pair,
+                    qkey,
+                    path,
+                    ..EventParameters::default()
+                };
+                (RawEventKind::ESTABLISHED, parameters)
             }
-            _ => (RawEventKind::UNREACHABLE, Said { private_data, ..Said::default() }),
+            _ => (RawEventKind::UNREACHABLE, EventParameters { private_data, ..EventParameters::default() }),
         };
-        self.cm.push(Event { id: number, kind, status, said, request: None });
+        self.cm.push(Event { id: number, kind, status, parameters, request: None });
     }
 
     /// Handles a reject: the peer has refused, has ended before the connection was established, or has given up.
@@ -348,8 +361,9 @@ impl State {
                 id.rest(Phase::Dead);
                 let private_data = padded(data, if is_iwarp { 0 } else { REJECT_BYTES });
                 let status = if is_iwarp { IWARP_REFUSED } else { reason };
-                let (kind, said) = (RawEventKind::REJECTED, Said { private_data, ..Said::default() });
-                self.cm.push(Event { id: number, kind, status, said, request: None });
+                let (kind, parameters) =
+                    (RawEventKind::REJECTED, EventParameters { private_data, ..EventParameters::default() });
+                self.cm.push(Event { id: number, kind, status, parameters, request: None });
                 self.cm.break_later(number);
             }
             // The device has connected this side already, and the client has ended since.
@@ -433,8 +447,8 @@ struct Asked {
 }
 
 impl Cm {
-    /// If an identifier holds a pair, lets the device move the pair to Error later. The program may learn why the
-    /// connection was not made before that.
+    /// If an identifier holds a pair, lets the device move the pair to Error later. Before that, the program may
+    /// already learn why the connection was not made.
     fn break_later(&mut self, number: u64) {
         if let Some(pair) = self.ids.get_mut(&number).and_then(|id| id.pair.take()) {
             self.work.push_back(Work::Break(pair));

@@ -22,8 +22,7 @@ fn fault(random: &mut Random) -> Fault {
     }
 }
 
-/// Each request completes at most once, in the order of its queue, and never after a reset of its pair that came after
-/// the post.
+/// A request completes at most once, in the order of its queue. It never completes after a later reset of its pair.
 #[test]
 fn requests_complete_in_order_and_once() {
     let mut statuses: HashMap<u32, u32> = HashMap::new();

@@ -270,7 +270,7 @@ fn m8_c088_local_invalidation_ends_a_binding() {
     link.right.send(link.b, Request::invalidate(1, key));
     let wc = link.right.poll()[0];
     assert_eq!((wc.status, wc.opcode), (SUCCESS, ibv_wc_opcode::IBV_WC_LOCAL_INV));
-    // The window can be bound again with a new key (m9), and the old key is invalid.
+    // The window can be bound again with a new key, and the old key is invalid.
     assert_eq!(bound(&link, window, bind_info(&region, 8, 8, WRITE)), SUCCESS);
     assert_eq!(write(&link, rkey_of(window), region.addr() + 8, 8), SUCCESS);
     assert_eq!(write(&link, key, region.addr(), 8), S::IBV_WC_REM_ACCESS_ERR);

@@ -1,0 +1,100 @@
+//! What to do once the lock is released.
+
+use crate::completion::Completion;
+use crate::inflight::SharedLedger;
+use arrayvec::ArrayVec;
+use std::task::Waker;
+
+/// Foreign code, to be run after the lock is released: wakers, and the drop of wakers and of memory.
+///
+/// A waker is code of the program's runtime, and a wake may poll the future at once. The drop of memory may be code of
+/// the program too: [`ForeignMemory`](crate::memory::ForeignMemory). Neither may run while this thread holds a lock.
+///
+/// The drop of this runs what is left, also while a panic of a waker goes up: the others are woken all the same.
+pub(super) struct After<B>(ArrayVec<Todo<B>, ROOM>);
+
+const ROOM: usize = 16;
+
+/// One completion and the rest of an attempt add at most this many entries.
+const ROOM_FOR_ONE: usize = 8;
+
+enum Todo<B> {
+    Wake(Waker),
+    DropWaker(#[allow(dead_code, reason = "is dropped")] Waker),
+    DropCompletion(#[allow(dead_code, reason = "is dropped")] Completion<B>),
+    DropShared(#[allow(dead_code, reason = "is dropped")] SharedLedger),
+}
+
+impl<B> After<B> {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self(ArrayVec::new_const())
+    }
+
+    /// Whether [`ROOM_FOR_ONE`] more entries fit.
+    #[inline(always)]
+    pub(super) fn has_room(&self) -> bool {
+        self.0.remaining_capacity() >= ROOM_FOR_ONE
+    }
+
+    pub(super) fn wake(&mut self, waker: Waker) {
+        self.push(Todo::Wake(waker));
+    }
+
+    pub(super) fn drop_waker(&mut self, waker: Waker) {
+        self.push(Todo::DropWaker(waker));
+    }
+
+    pub(super) fn drop_completion(&mut self, completion: Completion<B>) {
+        self.push(Todo::DropCompletion(completion));
+    }
+
+    /// A shared receive queue that is gone. Its receives are dropped with the last handle.
+    pub(super) fn drop_shared(&mut self, shared: SharedLedger) {
+        self.push(Todo::DropShared(shared));
+    }
+
+    fn push(&mut self, todo: Todo<B>) {
+        let pushed = self.0.try_push(todo);
+        debug_assert!(pushed.is_ok(), "callers ask for room first");
+    }
+
+    /// Runs everything. The caller holds no lock.
+    pub(super) fn run(&mut self) {
+        while let Some(todo) = self.0.pop() {
+            match todo {
+                Todo::Wake(waker) => waker.wake(),
+                other => drop(other),
+            }
+        }
+    }
+}
+
+/// Wakes all, also those after one whose waker panics.
+pub(super) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
+    struct Rest<I: Iterator<Item = Waker>>(I);
+    impl<I: Iterator<Item = Waker>> Drop for Rest<I> {
+        fn drop(&mut self) {
+            self.0.by_ref().for_each(Waker::wake);
+        }
+    }
+    // The drop wakes them, and goes on if it is run by a panic.
+    let mut rest = Rest(wakers.into_iter());
+    rest.0.by_ref().for_each(Waker::wake);
+}
+
+impl<B> Drop for After<B> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        /// Runs the rest after a waker has panicked. A second panic ends the process, as always during a panic.
+        struct Rest<'a, B>(&'a mut After<B>);
+        impl<B> Drop for Rest<'_, B> {
+            fn drop(&mut self) {
+                self.0.run();
+            }
+        }
+        if !self.0.is_empty() {
+            Rest(self).0.run();
+        }
+    }
+}

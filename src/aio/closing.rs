@@ -1,0 +1,300 @@
+//! The end of a pair: every request comes out, and the pair is destroyed.
+
+#![allow(clippy::result_large_err, reason = "an error gives both halves back")]
+
+use super::connection::Bond;
+use super::lane::Parked;
+use super::lane_handle::LaneHandle;
+use super::receiver::Receiver;
+use super::sender::Sender;
+use super::timer::Timer;
+use crate::completion::Completion;
+use crate::domain::Brand;
+use crate::inflight::{Status, WorkId};
+use crate::memory::Buffer;
+use crate::queue::error::DestroyError;
+use crate::queue::state::ReadyToSend;
+use crate::queue::transport::{ReliableConnection, Transport};
+use crate::queue::{BETWEEN_KICKS, QueuePair};
+use crate::trace;
+use crate::verb_error::VerbError;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+/// A pair that is being closed. The future is ready when every request has come out and the pair is destroyed.
+///
+/// [`Sender::close`] and [`Connection::close`](super::Connection::close) make it. It has moved the pair to Error before
+/// it exists, so no request goes on. Dropping it destroys the pair at once. Dropping or forgetting it is sound: the
+/// memory of a request stays where the device may use it, and is freed when the device is done.
+///
+/// It has no deadline by itself: see [`within`](Self::within) and [`now`](Self::now).
+///
+/// # Examples
+///
+/// ```
+/// # use interlock::{Context, Limits};
+/// # use interlock::aio::{SharedPoller, block_on};
+/// # use std::time::Duration;
+/// # interlock::domain! { struct Docs; }
+/// # let domain = Context::open("soft0")?.named_domain(Docs)?;
+/// # let port = domain.context().active_port()?;
+/// # let (queue, poller) = domain.completion_queue(16)?;
+/// # let pair = domain.reliable(&queue, &Limits::default())?.into_init(&port)?;
+/// # let own = pair.endpoint();
+/// # let pair = pair.connect(&own)?;
+/// # let shared = SharedPoller::new(poller);
+/// let (sender, mut receiver) = shared.split(pair)?;
+/// receiver.post(domain.buffer(64)?)?;
+///
+/// let closing = sender.close(receiver).expect("halves of one pair");
+/// let closed = block_on(closing.within(Duration::from_secs(5)));
+/// assert!(closed.has_drained);
+/// assert_eq!(closed.into_buffers().len(), 1); // the receive that no message came for
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "the pair is closed when the future is awaited"]
+pub struct Closing<B: Brand, T: Transport = ReliableConnection> {
+    /// `None` after the pair was closed.
+    ending: Option<Ending<B, T>>,
+    deadline: Option<Timer<B>>,
+}
+
+/// A pair in Error with requests in flight.
+struct Ending<B: Brand, T: Transport> {
+    // Dropped before the lanes, so that the driver still learns that the pair is gone.
+    pair: Option<QueuePair<B, ReadyToSend, T>>,
+    sends: LaneHandle<B>,
+    receives: LaneHandle<B>,
+    first_failure: Option<Status>,
+    next_kick: Timer<B>,
+    kicks: u32,
+    /// The empty request that brings unsignalled sends back.
+    marker: Option<WorkId>,
+    /// Dropped after the pair is destroyed: it ends what the peer knows of the connection.
+    _bond: Bond,
+}
+
+/// What is left of a pair that was closed.
+///
+/// The memory of a request whose future is still alive is not here: it comes out of that future.
+pub struct Closed<B> {
+    /// Why the pair had failed before it was closed, or while it was; `None` if it had not.
+    pub first_failure: Option<Status>,
+    /// Receives that the program has not fetched, the oldest first. Those that no message came for are flushed.
+    pub receives: Vec<Completion<B>>,
+    /// Sends whose future was dropped, the oldest first.
+    pub strays: Vec<Completion<B>>,
+    /// Whether every request had come out before the pair was destroyed. If not, the memory of the others is freed when
+    /// the device is done with it, or comes out of their futures.
+    pub has_drained: bool,
+    /// Why the device did not destroy the pair. The pair was then leaked, with all that it needs.
+    pub not_destroyed: Option<VerbError>,
+}
+
+impl<B> Closed<B> {
+    /// All buffers. What is not a [`Buffer`] is dropped, such as lists and shares.
+    pub fn into_buffers(self) -> Vec<Buffer<B>> {
+        let all = self.receives.into_iter().chain(self.strays);
+        all.filter_map(|completion| match completion.check() {
+            Ok(success) => success.into_buffer(),
+            Err(failure) => failure.into_buffer(),
+        })
+        .collect()
+    }
+}
+
+impl<B> fmt::Debug for Closed<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Closed")
+            .field("first_failure", &self.first_failure)
+            .field("receives", &self.receives.len())
+            .field("strays", &self.strays.len())
+            .field("has_drained", &self.has_drained)
+            .field("not_destroyed", &self.not_destroyed)
+            .finish()
+    }
+}
+
+/// A sender and a receiver of different pairs. Both come back.
+#[derive(thiserror::Error)]
+#[error("the sender and the receiver belong to different queue pairs")]
+pub struct OfTwoPairsError<B, T = ReliableConnection> {
+    /// The sender.
+    pub sender: Sender<B, T>,
+    /// The receiver.
+    pub receiver: Receiver<B, T>,
+}
+
+impl<B, T> fmt::Debug for OfTwoPairsError<B, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OfTwoPairsError").finish_non_exhaustive()
+    }
+}
+
+impl<B: Brand, T: Transport> Sender<B, T> {
+    /// Moves the pair to Error, waits until all its requests have come out, and destroys it. `receiver` is the other
+    /// half of the pair.
+    ///
+    /// Sends that have not completed are flushed. A program that wants them to arrive awaits them first.
+    ///
+    /// # Errors
+    ///
+    /// [`OfTwoPairsError`]: `receiver` is of another pair. Both come back.
+    pub fn close(self, receiver: Receiver<B, T>) -> Result<Closing<B, T>, OfTwoPairsError<B, T>> {
+        Closing::new(self, receiver, Bond::None)
+    }
+}
+
+impl<B: Brand, T: Transport> Closing<B, T> {
+    pub(super) fn new(
+        sender: Sender<B, T>,
+        receiver: Receiver<B, T>,
+        bond: Bond,
+    ) -> Result<Self, OfTwoPairsError<B, T>> {
+        let (send, sends) = sender.into_half();
+        let (receive, receives, rest) = receiver.into_half();
+        let mut pair = match send.join(receive) {
+            Ok(pair) => pair,
+            Err(error) => {
+                let sender = Sender::of_half(error.send, sends);
+                let receiver = Receiver::of_half(error.receive, receives, rest);
+                return Err(OfTwoPairsError { sender, receiver });
+            }
+        };
+        let first_failure = pair.first_failure();
+        // If this fails, the next one says so.
+        let _ = pair.kick(0);
+        let next_kick = Timer::after(sends.poller(), BETWEEN_KICKS);
+        let (pair, kicks, marker) = (Some(pair), 0, None);
+        let ending = Ending { pair, sends, receives, first_failure, next_kick, kicks, marker, _bond: bond };
+        Ok(Self { ending: Some(ending), deadline: None })
+    }
+
+    /// A closing of nothing: what is closed is gone already.
+    pub(super) fn of_nothing() -> Self {
+        Self { ending: None, deadline: None }
+    }
+
+    /// Gives the closing at most `deadline`: after that it destroys the pair, as [`now`](Self::now) does. It needs no
+    /// runtime.
+    pub fn within(mut self, deadline: Duration) -> Self {
+        self.deadline = self.ending.as_ref().map(|ending| Timer::after(ending.sends.poller(), deadline));
+        self
+    }
+
+    /// Destroys the pair at once, without waiting for its requests.
+    pub fn now(mut self) -> Closed<B> {
+        self.ending.take().map_or_else(nothing, |ending| ending.finish(false))
+    }
+}
+
+impl<B: Brand, T: Transport> Future for Closing<B, T> {
+    type Output = Closed<B>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Closed<B>> {
+        let this = &mut *self;
+        let Some(ending) = &mut this.ending else { return Poll::Ready(nothing()) };
+        let has_drained = match ending.poll_drained(context) {
+            Poll::Ready(has_drained) => has_drained,
+            Poll::Pending => match &mut this.deadline {
+                Some(deadline) => {
+                    ready!(deadline.poll(context));
+                    false
+                }
+                None => return Poll::Pending,
+            },
+        };
+        Poll::Ready(this.ending.take().map_or_else(nothing, |ending| ending.finish(has_drained)))
+    }
+}
+
+fn nothing<B>() -> Closed<B> {
+    Closed { first_failure: None, receives: Vec::new(), strays: Vec::new(), has_drained: false, not_destroyed: None }
+}
+
+impl<B: Brand, T: Transport> Ending<B, T> {
+    /// Ready with true when every request has come out, and with false when none can come out any more.
+    fn poll_drained(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        let Some(pair) = &mut self.pair else { return Poll::Ready(false) };
+        while self.next_kick.poll(context).is_ready() {
+            self.next_kick.restart(BETWEEN_KICKS);
+            self.kicks += 1;
+            match pair.kick(self.kicks) {
+                Ok(None) => {}
+                Ok(Some(posted)) => {
+                    self.marker = Some(posted);
+                    self.sends.note_next(posted.after(1));
+                }
+                Err(_) => return Poll::Ready(false),
+            }
+        }
+        let slot = self.sends.slot();
+        let sends = self.sends.desk().poll_for(
+            context,
+            |_| (pair.in_flight().0 == 0).then_some(()),
+            |state, waker, mine, after| {
+                let parked = state.with_lane(slot, |lane, tally| lane.park_for_room(waker, mine, tally, after));
+                parked.unwrap_or(Parked::Yes)
+            },
+        );
+        if ready!(sends).is_err() {
+            return Poll::Ready(false);
+        }
+        let slot = self.receives.slot();
+        let receives = self.receives.desk().poll_for(
+            context,
+            |_| (pair.in_flight().1 == 0).then_some(()),
+            |state, waker, mine, after| {
+                let parked = state.with_lane(slot, |lane, tally| lane.park_reader(waker, mine, tally, after));
+                parked.unwrap_or(Parked::Yes)
+            },
+        );
+        receives.map(|result| result.is_ok())
+    }
+
+    /// Destroys the pair, and takes what nobody else will take.
+    fn finish(mut self, has_drained: bool) -> Closed<B> {
+        let mut first_failure = self.first_failure;
+        let mut not_destroyed = None;
+        let mut left = 0;
+        if let Some(pair) = self.pair.take() {
+            let (sends, receives) = pair.in_flight();
+            left = sends.saturating_add(receives);
+            first_failure = first_failure.or(pair.first_failure());
+            if let Err(DestroyError { source, .. }) = pair.destroy() {
+                not_destroyed = Some(source);
+            }
+        }
+        for lane in [&self.sends, &self.receives] {
+            lane.desk().settle_up_to(left);
+        }
+        if let Some(marker) = self.marker {
+            let slot = self.sends.slot();
+            let marker = self.sends.desk().with(|state| state.with_lane(slot, |lane, tally| lane.fetch(marker, tally)));
+            drop(marker);
+        }
+        let strays = self.sends.end().map_or_else(Vec::new, |left| left.strays.into());
+        let receives = self.receives.end().map_or_else(Vec::new, |left| left.inbox.into());
+        let closed = Closed { first_failure, receives, strays, has_drained, not_destroyed };
+        trace::closed(closed.receives.len(), closed.strays.len(), has_drained);
+        closed
+    }
+}
+
+impl<B: Brand, T: Transport> fmt::Debug for Closing<B, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Closing").finish_non_exhaustive()
+    }
+}
+
+impl<B> super::desk::Desk<B> {
+    /// Settles what has come, about `count` completions and a few more, without waiting.
+    fn settle_up_to(&self, count: u32) {
+        for _ in 0..=count / super::desk::BUDGET {
+            let mut context = Context::from_waker(Waker::noop());
+            let _: Poll<Result<(), _>> = self.poll_for(&mut context, |_| None, |_, _, _, _| Parked::Yes);
+        }
+    }
+}

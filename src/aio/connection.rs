@@ -1,0 +1,422 @@
+//! A connection: a sender, a receiver, and what knows of its end.
+
+use super::closing::{Closing, OfTwoPairsError};
+#[cfg(feature = "cm")]
+use super::cm::CmBond;
+use super::outcome::RequestError;
+use super::posted::{Posted, Returned};
+use super::receiver::Receiver;
+use super::refill::{Asking, Asks};
+use super::sender::Sender;
+use super::shared_poller::SharedPoller;
+use super::split::OtherQueueError;
+#[cfg(feature = "tokio")]
+use super::tcp::TcpBond;
+use super::timer::Timer;
+use crate::completion::{PollError, Success};
+use crate::domain::Brand;
+use crate::inflight::{PostError, Status, WorkId};
+use crate::memory::{Buffer, PeerMayRead, PeerMayWrite, RemoteRegion, RemoteWrite};
+use crate::queue::request::{self, FillMemory, Inline, Read, Write};
+use crate::queue::state::ReadyToSend;
+use crate::queue::transport::{Carries, OwnReceives, ReliableConnection, Transport};
+use crate::queue::{QueuePair, SendMemory};
+use crate::trace;
+use crate::types::Qpn;
+use crate::verb_error::VerbError;
+use futures_core::Stream;
+use std::fmt;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// A pair that is connected to a peer, for tasks: [`cm`](super::cm) and [`tcp`](super::tcp) make it.
+///
+/// Its fields are public, so that one task sends while another receives: take it apart with a pattern. The link must
+/// then be kept, since dropping it ends the connection.
+///
+/// Dropping the connection destroys the pair. [`close`](Self::close) gives the memory of its requests back.
+pub struct Connection<B: Brand, T: Transport = ReliableConnection> {
+    /// What sends.
+    pub sender: Sender<B, T>,
+    /// What receives.
+    pub receiver: Receiver<B, T>,
+    /// What knows of the end of the connection.
+    pub link: Link<B>,
+}
+
+/// What a connection knows of its end, besides its requests: rdma_cm's identifier, or the TCP stream of the records.
+///
+/// Dropping it ends the connection: the peer learns of that.
+pub struct Link<B: Brand> {
+    bond: Bond,
+    end: Option<End>,
+    keep_alive: Option<KeepAlive<B>>,
+}
+
+/// What tells two sides that the other one has gone.
+pub(super) enum Bond {
+    /// Nothing: the pair was connected in another way.
+    None,
+    #[cfg(feature = "cm")]
+    Cm(Box<CmBond>),
+    #[cfg(feature = "tokio")]
+    Tcp(TcpBond),
+}
+
+/// Probes a connection that is quiet.
+struct KeepAlive<B> {
+    interval: Duration,
+    timer: Timer<B>,
+    /// The id of the next request at the last look.
+    next_id: WorkId,
+    /// The empty write that is in flight.
+    probe: Option<Posted<B, ()>>,
+}
+
+/// Why a connection has ended, if this side did not end it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum End {
+    /// The peer has closed the connection, or its process has ended.
+    #[error("the peer has closed the connection, or its process has ended (see docs/failures.md#disconnected)")]
+    Disconnected,
+    /// A request has failed, which ends a reliable connection. [`Status::RetryExceeded`]: the peer does not answer.
+    /// [`Status::Flushed`]: the device moved the pair to Error and gave no reason.
+    #[error("a request failed: {0}")]
+    Failed(Status),
+    /// The device was removed.
+    #[error("the device was removed: drop everything that was made from it")]
+    DeviceRemoved,
+    /// The completion queue failed.
+    #[error(transparent)]
+    Queue(PollError),
+    /// rdma_cm failed.
+    #[error("rdma_cm failed: {0}")]
+    Channel(VerbError),
+}
+
+impl<B: Brand, T: Transport> Connection<B, T> {
+    /// A connection over a pair that was connected in another way, for example with
+    /// [`QueuePair::connect`](crate::QueuePair::connect). Its end shows only in its requests.
+    ///
+    /// # Errors
+    ///
+    /// [`OtherQueueError`]: the pair completes on another queue. It comes back.
+    pub fn new(
+        poller: &SharedPoller<B>,
+        pair: QueuePair<B, ReadyToSend, T>,
+    ) -> Result<Self, OtherQueueError<QueuePair<B, ReadyToSend, T>>> {
+        Self::bonded(poller, pair, Bond::None).map_err(|(error, _)| error)
+    }
+
+    #[allow(clippy::type_complexity, reason = "both come back")]
+    pub(super) fn bonded(
+        poller: &SharedPoller<B>,
+        pair: QueuePair<B, ReadyToSend, T>,
+        bond: Bond,
+    ) -> Result<Self, (OtherQueueError<QueuePair<B, ReadyToSend, T>>, Bond)> {
+        match poller.split(pair) {
+            Ok((sender, receiver)) => {
+                trace::connected(sender.number().value(), bond.addresses()[1]);
+                Ok(Self { sender, receiver, link: Link { bond, end: None, keep_alive: None } })
+            }
+            Err(error) => Err((error, bond)),
+        }
+    }
+
+    /// Closes the connection: tells the peer, moves the pair to Error, waits until all its requests have come out, and
+    /// destroys it. Sends that have not completed are flushed; a program that wants them to arrive awaits them first.
+    ///
+    /// If `sender` and `receiver` were exchanged for those of other connections, both are dropped, and nothing comes
+    /// back.
+    pub fn close(self) -> Closing<B, T> {
+        let Self { sender, receiver, link } = self;
+        let Link { mut bond, keep_alive, .. } = link;
+        drop(keep_alive);
+        bond.end();
+        match Closing::new(sender, receiver, bond) {
+            Ok(closing) => closing,
+            Err(OfTwoPairsError { .. }) => Closing::of_nothing(),
+        }
+    }
+}
+
+/// Delegates to the halves.
+impl<B: Brand, T: Transport> Connection<B, T> {
+    /// Posts a receive: see [`Receiver::post`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Receiver::post`].
+    pub fn post<M: FillMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
+    where
+        T: OwnReceives,
+    {
+        self.receiver.post(memory)
+    }
+
+    /// Sends the filled part of `memory`: see [`Sender::send`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Sender::send`].
+    pub fn send<M: SendMemory<B> + Returned<B>>(&mut self, memory: M) -> Result<Posted<B, M::Back>, PostError<M>>
+    where
+        T: Carries<request::Send>,
+    {
+        self.sender.send(memory)
+    }
+
+    /// Writes the filled part of `memory` to the peer: see [`Sender::write`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Sender::write`].
+    pub fn write<M: SendMemory<B> + Returned<B>, A: PeerMayWrite>(
+        &mut self,
+        memory: M,
+        target: &RemoteRegion<A>,
+    ) -> Result<Posted<B, M::Back>, PostError<M>>
+    where
+        T: Carries<Write>,
+    {
+        self.sender.write(memory, target)
+    }
+
+    /// Reads all of `source` into `buffer`: see [`Sender::read`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Sender::read`].
+    pub fn read<A: PeerMayRead>(
+        &mut self,
+        buffer: Buffer<B>,
+        source: &RemoteRegion<A>,
+    ) -> Result<Posted<B, Buffer<B>>, PostError<Buffer<B>>>
+    where
+        T: Carries<Read>,
+    {
+        self.sender.read(buffer, source)
+    }
+}
+
+impl<B: Brand, T: Transport> Asks for Connection<B, T> {
+    fn end_wait(&mut self) {
+        self.receiver.end_wait();
+    }
+}
+
+/// Receiving, and the end.
+impl<B: Brand, T: Carries<Write>> Connection<B, T> {
+    /// The next receive that completes: see [`Receiver::next`]. When the connection has ended, the receives that are
+    /// posted come out as flushed, and then this is `None`.
+    ///
+    /// While it waits it watches for the end, and keeps the connection [alive](Self::keep_alive).
+    ///
+    /// # Errors
+    ///
+    /// As [`Receiver::next`].
+    pub async fn next(&mut self) -> Option<Result<Success<B>, RequestError<B>>> {
+        let asking = Asking { who: self };
+        std::future::poll_fn(|context| asking.who.poll_next(context)).await
+    }
+
+    /// As [`next`](Self::next), for a future written by hand.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Success<B>, RequestError<B>>>> {
+        if let found @ Poll::Ready(_) = self.receiver.poll_next(context) {
+            return found;
+        }
+        if self.poll_link(context).is_ready() {
+            // The end of the traffic may have brought receives.
+            return self.receiver.poll_next(context);
+        }
+        Poll::Pending
+    }
+
+    /// Waits until the connection has ended, because the peer or the device has ended it, and says why.
+    ///
+    /// If the peer's process ends, its system tells this side. If its host fails or the network does, nobody does:
+    /// then only a request fails. A connection that only receives learns of that by [`keep_alive`](Self::keep_alive).
+    ///
+    /// The pair is then in Error: all its requests come out. Dropping the future loses nothing.
+    pub async fn closed(&mut self) -> End {
+        std::future::poll_fn(|context| self.poll_closed(context)).await
+    }
+
+    /// As [`closed`](Self::closed), for a future written by hand.
+    pub fn poll_closed(&mut self, context: &mut Context<'_>) -> Poll<End> {
+        if let found @ Poll::Ready(_) = self.poll_link(context) {
+            return found;
+        }
+        let failed = match self.sender.poll_failure(context) {
+            Poll::Pending => self.receiver.poll_failure(context),
+            found => found,
+        };
+        failed.map(|failed| {
+            let end = failed.map_or_else(End::Queue, End::Failed);
+            self.link.end_with(self.sender.number(), end)
+        })
+    }
+
+    /// Posts an empty RDMA write whenever nothing was sent for `interval`, so that a peer that is gone is noticed.
+    /// `None` stops that. It happens while a task waits in [`next`](Self::next) or [`closed`](Self::closed).
+    ///
+    /// The peer's device answers by itself, if its pair lets the peer write, as it does by default
+    /// ([`PeerRights::write`](crate::attributes::PeerRights::write)). If it does not answer, the write fails after the
+    /// retries of the pair, and the connection ends with [`End::Failed`].
+    pub fn keep_alive(&mut self, interval: Option<Duration>) {
+        let next_id = self.sender.next_id();
+        self.link.keep_alive = interval.map(|interval| {
+            let timer = Timer::after(self.sender.poller(), interval);
+            KeepAlive { interval, timer, next_id, probe: None }
+        });
+    }
+
+    /// Watches the link, and keeps the connection alive.
+    fn poll_link(&mut self, context: &mut Context<'_>) -> Poll<End> {
+        let Self { sender, link, .. } = self;
+        if let Some(end) = &link.end {
+            return Poll::Ready(end.clone());
+        }
+        if let Poll::Ready(end) = link.bond.poll_end(context) {
+            // Without this, the pair of this side would keep its receives for ever. It fails if the device is gone too.
+            let _ = sender.abort();
+            return Poll::Ready(link.end_with(sender.number(), end));
+        }
+        if let Some(keep_alive) = &mut link.keep_alive {
+            keep_alive.poll(sender, context);
+        }
+        Poll::Pending
+    }
+}
+
+impl<B: Brand> KeepAlive<B> {
+    fn poll<T: Carries<Write>>(&mut self, sender: &mut Sender<B, T>, context: &mut Context<'_>) {
+        if let Some(probe) = &mut self.probe
+            && Pin::new(probe).poll(context).is_ready()
+        {
+            self.probe = None;
+        }
+        while self.timer.poll(context).is_ready() {
+            self.timer.restart(self.interval);
+            let is_quiet = self.next_id == sender.next_id() && self.probe.is_none();
+            if is_quiet && let Ok(nowhere) = RemoteRegion::<RemoteWrite>::of_peer(0, 1, 0) {
+                // No device looks at the address and the key of a write of no bytes. If it is not posted, the pair is
+                // broken or busy, and other requests tell.
+                self.probe = sender.write(Inline(b""), &nowhere).ok();
+                if let Some(probe) = &mut self.probe
+                    && Pin::new(probe).poll(context).is_ready()
+                {
+                    self.probe = None;
+                }
+            }
+            self.next_id = sender.next_id();
+        }
+    }
+}
+
+impl<B: Brand, T: Carries<Write>> Stream for Connection<B, T> {
+    type Item = Result<Success<B>, RequestError<B>>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll_next(context)
+    }
+}
+
+impl<B: Brand> Link<B> {
+    /// Notes why the connection has ended, unless that is known already. Returns what is known.
+    fn end_with(&mut self, pair: Qpn, end: End) -> End {
+        self.end.get_or_insert_with(|| {
+            trace::ended(pair.value(), &end);
+            end
+        });
+        self.end.clone().unwrap_or(End::Disconnected)
+    }
+
+    /// What the peer's program sent along when the two sides connected. Untrusted input.
+    pub fn peer_data(&self) -> &[u8] {
+        self.bond.data()
+    }
+
+    /// The address of this side, if the connection was made by address.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.bond.addresses()[0]
+    }
+
+    /// The address of the peer, if the connection was made by address.
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        self.bond.addresses()[1]
+    }
+
+    /// Waits until the peer ends the connection, as far as rdma_cm or the TCP stream tells; for ever, if there is
+    /// neither. For connections that were taken apart: call [`Sender::abort`] then, so that the receives come out.
+    pub async fn closed(&mut self) -> End {
+        std::future::poll_fn(|context| self.poll_closed(context)).await
+    }
+
+    /// As [`closed`](Self::closed), for a future written by hand.
+    pub fn poll_closed(&mut self, context: &mut Context<'_>) -> Poll<End> {
+        if let Some(end) = &self.end {
+            return Poll::Ready(end.clone());
+        }
+        self.bond.poll_end(context).map(|end| self.end.insert(end).clone())
+    }
+}
+
+impl Bond {
+    /// Tells the peer that the connection ends.
+    fn end(&mut self) {
+        match self {
+            Self::None => {}
+            #[cfg(feature = "cm")]
+            Self::Cm(bond) => bond.end(),
+            #[cfg(feature = "tokio")]
+            Self::Tcp(_) => *self = Self::None,
+        }
+    }
+
+    #[cfg_attr(not(any(feature = "cm", feature = "tokio")), allow(unused_variables, reason = "nothing ends"))]
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<End> {
+        match self {
+            Self::None => Poll::Pending,
+            #[cfg(feature = "cm")]
+            Self::Cm(bond) => bond.poll_end(context),
+            #[cfg(feature = "tokio")]
+            Self::Tcp(bond) => bond.poll_end(context),
+        }
+    }
+
+    fn data(&self) -> &[u8] {
+        match self {
+            Self::None => &[],
+            #[cfg(feature = "cm")]
+            Self::Cm(bond) => bond.data(),
+            #[cfg(feature = "tokio")]
+            Self::Tcp(bond) => bond.data(),
+        }
+    }
+
+    fn addresses(&self) -> [Option<SocketAddr>; 2] {
+        match self {
+            Self::None => [None, None],
+            #[cfg(feature = "cm")]
+            Self::Cm(bond) => bond.addresses(),
+            #[cfg(feature = "tokio")]
+            Self::Tcp(bond) => bond.addresses(),
+        }
+    }
+}
+
+impl<B: Brand, T: Transport> fmt::Debug for Connection<B, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("sender", &self.sender).field("link", &self.link).finish_non_exhaustive()
+    }
+}
+
+impl<B: Brand> fmt::Debug for Link<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("end", &self.end).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,85 @@
+//! The lane of a sender or a receiver, as its owner holds it.
+
+use super::desk::Desk;
+use super::lane::{Left, Parked};
+use super::outcome::Counters;
+use super::shared_poller::SharedPoller;
+use crate::completion::PollError;
+use crate::inflight::{Status, WorkId};
+use crate::queue::QueueIds;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// The lane of a sender or a receiver, which ends with it.
+pub(super) struct LaneHandle<B> {
+    poller: SharedPoller<B>,
+    slot: usize,
+    generation: u64,
+    /// The id of the first request.
+    first: WorkId,
+    /// The next id of the work queue.
+    next: WorkId,
+}
+
+impl<B> LaneHandle<B> {
+    /// A lane for the work queue with these ids.
+    pub(super) fn new(poller: SharedPoller<B>, ids: impl FnOnce() -> QueueIds, depth: u32) -> Self {
+        let (ids, generation) = poller.desk().attach(ids, depth);
+        Self { poller, slot: ids.next.key().slot(), generation, first: ids.next, next: ids.next }
+    }
+
+    #[inline(always)]
+    pub(super) fn desk(&self) -> &Arc<Desk<B>> {
+        self.poller.desk()
+    }
+
+    #[inline(always)]
+    pub(super) fn slot(&self) -> usize {
+        self.slot
+    }
+
+    /// Notes the next id of the work queue.
+    #[inline(always)]
+    pub(super) fn note_next(&mut self, next: WorkId) {
+        self.next = next;
+    }
+
+    pub(super) fn poller(&self) -> &SharedPoller<B> {
+        &self.poller
+    }
+
+    /// What became of the requests. `next` is the next id, and `in_flight` requests have not completed.
+    pub(super) fn counters(&self, next: WorkId, in_flight: u32) -> Counters {
+        let posted = next.count_since(self.first);
+        let completed = posted.saturating_sub(in_flight.into());
+        Counters { posted, completed, ..self.desk().with(|state| state.counters(self.slot)) }
+    }
+
+    /// Waits until a request of the lane fails, which `failed` then tells.
+    pub(super) fn poll_failure(
+        &self,
+        context: &mut Context<'_>,
+        failed: impl Fn() -> Option<Status>,
+    ) -> Poll<Result<Status, PollError>> {
+        self.desk().poll_for(
+            context,
+            |_| failed(),
+            |state, waker, mine, after| {
+                let parked = state.with_lane(self.slot, |lane, tally| lane.park_watcher(waker, mine, tally, after));
+                parked.unwrap_or(Parked::Yes)
+            },
+        )
+    }
+
+    /// Ends the lane, and gives what nobody has taken from it.
+    pub(super) fn end(&self) -> Option<Left<B>> {
+        self.desk().end(self.slot, self.generation, self.next)
+    }
+}
+
+impl<B> Drop for LaneHandle<B> {
+    fn drop(&mut self) {
+        // What is left is dropped without the lock, since that may run code of the program.
+        drop(self.end());
+    }
+}

@@ -1,0 +1,199 @@
+//! Memory that is lent to the peer.
+
+use super::lending::Lending;
+use super::owner::{NotLent, Over};
+use super::record::GrantedRecord;
+use crate::domain::Brand;
+use crate::memory::{Buffer, DeregisterError, Exposed, Lease, Memory, MemoryRegion, RecordError};
+use std::fmt;
+use std::future::poll_fn;
+use std::num::NonZeroU64;
+use std::ops::Deref;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+/// Memory that the peer may use, until the peer returns it or the deadline of its lease has passed.
+///
+/// [`ended`](Self::ended) waits for that, deregisters the memory, and gives it back. Only the deregistration ends the
+/// peer's access, and it happens whatever the peer says or does: a peer that returns memory early and writes later
+/// meets a remote access error.
+///
+/// Dropping it ends the grant at once, and drops the memory. Forgetting it leaves the memory to the peer for good, and
+/// frees none of it.
+///
+/// # Rules
+///
+/// The compiler enforces each of them; programs that break them are in `ui-tests/aio`.
+///
+/// - G1: memory that is lent is not the program's.
+#[must_use = "dropping it ends the grant at once"]
+pub struct Lent<B: Brand, A: Exposed, M: Memory = Buffer<B>> {
+    /// `None` only while this value ends.
+    lease: Option<Lease<B, A, M>>,
+    lending: Lending<B>,
+    id: NonZeroU64,
+    /// `None`: never.
+    until: Option<Instant>,
+}
+
+/// A region was not lent. The lease comes back, and goes on.
+#[derive(thiserror::Error)]
+#[error("the memory was not lent: {why}")]
+pub struct LendError<L> {
+    /// The lease.
+    pub lease: L,
+    /// The reason.
+    pub why: LendFailure,
+}
+
+impl<L> LendError<L> {
+    /// The error without the lease, which ends: this error can leave a scoped domain.
+    pub fn into_cause(self) -> LendFailure {
+        self.why
+    }
+}
+
+impl<L> fmt::Debug for LendError<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LendError").field("why", &self.why).finish_non_exhaustive()
+    }
+}
+
+/// Why a region was not lent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LendFailure {
+    /// The connection has ended, or one side has said goodbye.
+    #[error("the connection has ended, or one side has said goodbye (see docs/failures.md#lending-closed)")]
+    Closed,
+    /// The memory is longer than what the peer asked for, and exceeds the quota.
+    #[error("with this memory the peer exceeds `LendingOptions::quota`")]
+    OverQuota,
+    /// The memory is less than the peer asked for: it has fewer bytes, or lacks a right.
+    #[error("the peer asked for more bytes or more rights")]
+    TooLittle,
+    /// The device gave the region an address or a length that no record can have.
+    #[error("the memory has no valid record: {0}")]
+    Record(RecordError),
+}
+
+impl<B: Brand> Lending<B> {
+    /// Lends the memory of a lease to the peer, for what is left of the lease's time.
+    ///
+    /// # Errors
+    ///
+    /// [`LendError`]: the lease comes back.
+    #[allow(clippy::type_complexity, reason = "the lease comes back")]
+    pub fn lend<A: Exposed, M: Memory>(
+        &self,
+        lease: Lease<B, A, M>,
+    ) -> Result<Lent<B, A, M>, LendError<Lease<B, A, M>>> {
+        self.lend_to(None, lease)
+    }
+
+    #[allow(clippy::type_complexity, reason = "the lease comes back")]
+    pub(super) fn lend_to<A: Exposed, M: Memory>(
+        &self,
+        answers: Option<NonZeroU64>,
+        lease: Lease<B, A, M>,
+    ) -> Result<Lent<B, A, M>, LendError<Lease<B, A, M>>> {
+        let record = match GrantedRecord::new(lease.remote().to_bytes()) {
+            Ok(record) => record,
+            Err(error) => return Err(LendError { lease, why: LendFailure::Record(error) }),
+        };
+        let until = Instant::now().checked_add(lease.remaining());
+        match self.shared.change(|core| core.lend(answers, record, until)) {
+            Ok(id) => Ok(Lent { lease: Some(lease), lending: self.clone(), id, until }),
+            Err(NotLent::Closed) => Err(LendError { lease, why: LendFailure::Closed }),
+            Err(NotLent::OverQuota) => Err(LendError { lease, why: LendFailure::OverQuota }),
+        }
+    }
+}
+
+impl<B: Brand, A: Exposed, M: Memory> Lent<B, A, M> {
+    /// Waits until the peer has returned the grant, or its deadline has passed, and says which. Dropping the future
+    /// changes nothing, so it may lose in a `select!`.
+    ///
+    /// The peer can use the memory until it [ends](Self::end) all the same.
+    pub async fn over(&mut self) -> Over {
+        let mut deadline = self.lending.poller.sleep_until(self.until);
+        let mut told = pin!(self.lending.shared.wait(|core| core.owner.over(self.id)));
+        poll_fn(|context| {
+            if let Poll::Ready(over) = told.as_mut().poll(context) {
+                return Poll::Ready(over);
+            }
+            Pin::new(&mut deadline).poll(context).map(|()| Over::Expired)
+        })
+        .await
+    }
+
+    /// Waits until the grant is [over](Self::over), deregisters the memory, and gives it back.
+    ///
+    /// Dropping the future drops the memory too: to wait in a `select!`, use [`over`](Self::over), then
+    /// [`end`](Self::end).
+    ///
+    /// # Errors
+    ///
+    /// As [`end`](Self::end).
+    pub async fn ended(mut self) -> Result<(M, Over), DeregisterError<Self>> {
+        let over = self.over().await;
+        Ok((self.end()?, over))
+    }
+
+    /// Ends the grant now, whether it is over or not, and gives the memory back: no peer reaches it any more. A request
+    /// of the peer that comes later fails, which breaks the connection.
+    ///
+    /// `ibv_dereg_mr(3)`.
+    ///
+    /// # Errors
+    ///
+    /// The device did not deregister the memory. It stays lent, and the peer may still use it.
+    pub fn end(mut self) -> Result<M, DeregisterError<Self>> {
+        match self.lease.take().map(Lease::end) {
+            Some(Ok(memory)) => {
+                self.lending.shared.change(|core| core.end(self.id));
+                Ok(memory)
+            }
+            Some(Err(DeregisterError { region, source })) => {
+                self.lease = Some(region);
+                Err(DeregisterError { region: self, source })
+            }
+            None => unreachable!("{ENDED}"),
+        }
+    }
+
+    /// How long until the deadline; zero once it has passed.
+    pub fn remaining(&self) -> Duration {
+        self.until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
+    }
+}
+
+const ENDED: &str = "a grant that has ended is gone";
+
+/// The region, which the program shares with the peer: what it may do depends on the rights `A`.
+impl<B: Brand, A: Exposed, M: Memory> Deref for Lent<B, A, M> {
+    type Target = MemoryRegion<B, A, M>;
+    fn deref(&self) -> &Self::Target {
+        match &self.lease {
+            Some(lease) => lease,
+            None => unreachable!("{ENDED}"),
+        }
+    }
+}
+
+impl<B: Brand, A: Exposed, M: Memory> Drop for Lent<B, A, M> {
+    fn drop(&mut self) {
+        // If the device does not deregister the memory, the peer still reaches it: it stays leaked, and keeps its part
+        // of the quota.
+        if let Some(Ok(_)) = self.lease.take().map(Lease::end) {
+            self.lending.shared.change(|core| core.end(self.id));
+        }
+    }
+}
+
+impl<B: Brand, A: Exposed, M: Memory> fmt::Debug for Lent<B, A, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lent").field("id", &self.id).field("until", &self.until).finish_non_exhaustive()
+    }
+}

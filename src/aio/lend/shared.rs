@@ -1,0 +1,401 @@
+//! What the handles of a connection's lending share: both sides, the messages to send, and who waits.
+
+use super::holder::{Holder, Taken};
+use super::owner::{Ended, NotLent, Over, Owner, Quota};
+use super::record::{CONTROL_BYTES, Control, GrantedRecord, Refusal};
+use super::violation::Violation;
+use crate::aio::after::wake_all;
+use crate::sync::lock;
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::num::NonZeroU64;
+use std::sync::Mutex;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// How many replies may wait to be sent, besides one for each grant that the peer may have. A message that would cause
+/// more is a [`Violation::Flood`]. All other messages are the program's.
+const MOST_REPLIES: usize = 64;
+
+/// The state behind its lock. Nobody holds the lock while a waker runs or is dropped.
+#[derive(Debug)]
+pub(super) struct Shared {
+    core: Mutex<Core>,
+}
+
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) owner: Owner,
+    pub(super) holder: Holder,
+    outbox: VecDeque<Outgoing>,
+    /// What the peer asks for and the program has not looked at.
+    asked: VecDeque<Ask>,
+    /// What the peer granted unasked and the program has not looked at.
+    offers: VecDeque<Grant>,
+    /// The requests of this side whose futures wait.
+    waits: BTreeMap<NonZeroU64, Option<Answer>>,
+    /// The returned grants whose end somebody waits for, and whether the memory was moved.
+    returning: BTreeMap<NonZeroU64, Option<bool>>,
+    /// How much earlier than the owner this side stops using a grant.
+    margin: Duration,
+    has_peer: bool,
+    has_said_goodbye: bool,
+    violations: u64,
+    waiting: BTreeMap<u64, Waker>,
+    next_ticket: u64,
+}
+
+/// A message to send.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outgoing {
+    control: Control,
+    /// The deadline of a grant. What is left of it is computed when the message is posted.
+    until: Option<Instant>,
+    /// Whether the peer has caused it.
+    is_reply: bool,
+}
+
+impl Outgoing {
+    /// Its bytes, if it is posted now.
+    pub(super) fn to_bytes(self) -> [u8; CONTROL_BYTES] {
+        let Self { mut control, until, .. } = self;
+        if let (Control::Grant { duration, .. }, Some(until)) = (&mut control, until) {
+            *duration = until.saturating_duration_since(Instant::now());
+        }
+        control.to_bytes()
+    }
+
+    /// Whether it must wait for earlier reads.
+    pub(super) fn is_fenced(&self) -> bool {
+        matches!(self.control, Control::Return { .. } | Control::PassOn { .. })
+    }
+}
+
+/// A request of the peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask {
+    pub(super) nonce: NonZeroU64,
+    pub(super) bytes: u64,
+    pub(super) rights: u8,
+    pub(super) duration: Duration,
+}
+
+/// A grant of the peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grant {
+    pub(super) id: NonZeroU64,
+    pub(super) region: GrantedRecord,
+    /// When this side stops using it; `None`: never.
+    pub(super) until: Option<Instant>,
+}
+
+/// The answer to a request of this side.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Answer {
+    Granted(Grant),
+    TooLittle,
+    Refused(Refusal),
+}
+
+impl Shared {
+    pub(super) fn new(quota: Quota, most_held: usize, margin: Duration) -> Self {
+        let core = Core {
+            owner: Owner::new(quota),
+            holder: Holder::new(most_held),
+            outbox: VecDeque::new(),
+            asked: VecDeque::new(),
+            offers: VecDeque::new(),
+            waits: BTreeMap::new(),
+            returning: BTreeMap::new(),
+            margin,
+            has_peer: true,
+            has_said_goodbye: false,
+            violations: 0,
+            waiting: BTreeMap::new(),
+            next_ticket: 0,
+        };
+        Self { core: Mutex::new(core) }
+    }
+
+    /// Looks at the state.
+    pub(super) fn with<R>(&self, f: impl FnOnce(&mut Core) -> R) -> R {
+        f(&mut lock(&self.core))
+    }
+
+    /// Changes the state, and wakes all who wait for a change.
+    pub(super) fn change<R>(&self, f: impl FnOnce(&mut Core) -> R) -> R {
+        let mut guard = lock(&self.core);
+        let result = f(&mut guard);
+        let waiting = std::mem::take(&mut guard.waiting);
+        drop(guard);
+        wake_all(waiting.into_values());
+        result
+    }
+
+    /// Waits until `ready` gives something.
+    pub(super) async fn wait<R>(&self, mut ready: impl FnMut(&mut Core) -> Option<R>) -> R {
+        let mut ticket = Ticket { shared: self, number: None };
+        poll_fn(|context| {
+            let waker = context.waker().clone();
+            let mut guard = lock(&self.core);
+            if let Some(found) = ready(&mut guard) {
+                drop(guard);
+                drop(waker);
+                return Poll::Ready(found);
+            }
+            let core = &mut *guard;
+            let number = *ticket.number.get_or_insert_with(|| {
+                core.next_ticket += 1;
+                core.next_ticket
+            });
+            let old = core.waiting.insert(number, waker);
+            drop(guard);
+            drop(old);
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Somebody who waits. The waker goes with it.
+struct Ticket<'s> {
+    shared: &'s Shared,
+    number: Option<u64>,
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            drop(self.shared.with(|core| core.waiting.remove(&number)));
+        }
+    }
+}
+
+impl Core {
+    /// Whether messages still go both ways.
+    pub(super) fn is_open(&self) -> bool {
+        self.has_peer && !self.has_said_goodbye
+    }
+
+    pub(super) fn violations(&self) -> u64 {
+        self.violations
+    }
+
+    fn send(&mut self, control: Control) {
+        self.push(Outgoing { control, until: None, is_reply: false });
+    }
+
+    fn reply(&mut self, control: Control) {
+        self.push(Outgoing { control, until: None, is_reply: true });
+    }
+
+    fn push(&mut self, message: Outgoing) {
+        if !self.has_said_goodbye {
+            self.outbox.push_back(message);
+        }
+    }
+
+    /// Whether the peer may cause one more reply.
+    fn room_for_a_reply(&self) -> Result<(), Violation> {
+        let most = MOST_REPLIES + self.owner.quota().grants as usize;
+        let replies = self.outbox.iter().filter(|message| message.is_reply).count();
+        if replies < most { Ok(()) } else { Err(Violation::Flood) }
+    }
+
+    /// Takes the next message to send.
+    pub(super) fn take_outgoing(&mut self) -> Option<Outgoing> {
+        self.outbox.pop_front()
+    }
+
+    /// The message of [`take_outgoing`](Self::take_outgoing) was not posted.
+    pub(super) fn put_back(&mut self, message: Outgoing) {
+        self.outbox.push_front(message);
+    }
+
+    pub(super) fn has_outgoing(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// A control message has come.
+    pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<(), Violation> {
+        let result =
+            Control::parse(bytes).map_err(Violation::Control).and_then(|control| self.receive_control(control));
+        self.violations += u64::from(result.is_err());
+        result
+    }
+
+    fn receive_control(&mut self, control: Control) -> Result<(), Violation> {
+        if !self.has_peer {
+            return Err(Violation::AfterGoodbye);
+        }
+        match control {
+            Control::Grant { id, answers, duration, region } => self.receive_grant(id, answers, duration, region),
+            Control::Return { id } => self.owner.give_back(id, Over::Returned).map(drop),
+            Control::PassOn { id, to } => self.owner.give_back(id, Over::PassedOn { to }).map(drop),
+            Control::Returned { id, moved } => {
+                self.holder.returned(id)?;
+                self.offers.retain(|offer| offer.id != id);
+                if let Some(place) = self.returning.get_mut(&id) {
+                    *place = Some(moved);
+                }
+                Ok(())
+            }
+            Control::Ask { nonce, bytes, rights, duration } => {
+                self.room_for_a_reply()?;
+                match self.owner.ask(nonce, bytes.get())? {
+                    Ok(()) => self.asked.push_back(Ask { nonce, bytes: bytes.get(), rights, duration }),
+                    Err(why) => self.reply(Control::Refused { nonce, why }),
+                }
+                Ok(())
+            }
+            Control::Refused { nonce, why } => {
+                if self.holder.refused(nonce)? {
+                    self.waits.insert(nonce, Some(Answer::Refused(why)));
+                }
+                Ok(())
+            }
+            Control::Bye => {
+                self.lose_peer();
+                Ok(())
+            }
+        }
+    }
+
+    fn receive_grant(
+        &mut self,
+        id: NonZeroU64,
+        answers: Option<NonZeroU64>,
+        duration: Duration,
+        region: GrantedRecord,
+    ) -> Result<(), Violation> {
+        let taken = self.holder.grant(id, answers, region.len_bytes(), region.rights())?;
+        let now = Instant::now();
+        let until = now.checked_add(duration).map(|until| until.checked_sub(self.margin).unwrap_or(now));
+        let grant = Grant { id, region, until };
+        if taken != Taken::Here {
+            self.reply(Control::Return { id });
+        }
+        match (answers, taken) {
+            (Some(nonce), Taken::Here) => drop(self.waits.insert(nonce, Some(Answer::Granted(grant)))),
+            (Some(nonce), Taken::TooLittle) => drop(self.waits.insert(nonce, Some(Answer::TooLittle))),
+            (None, Taken::Here) => self.offers.push_back(grant),
+            (_, Taken::SendBack | Taken::TooLittle) => {}
+        }
+        Ok(())
+    }
+
+    /// The peer is gone, or has said goodbye.
+    pub(super) fn lose_peer(&mut self) {
+        self.has_peer = false;
+        self.owner.close();
+        self.holder.close();
+        self.asked.clear();
+        self.offers.clear();
+    }
+
+    /// This side says goodbye. What it lends ends as the program ends it.
+    pub(super) fn say_goodbye(&mut self) {
+        self.send(Control::Bye);
+        self.has_said_goodbye = true;
+    }
+
+    /// Asks for memory. The answer comes to [`take_answer`](Self::take_answer). `None`: there are too many requests
+    /// and grants.
+    pub(super) fn ask(&mut self, bytes: NonZeroU64, rights: u8, duration: Duration) -> Option<NonZeroU64> {
+        let nonce = self.holder.ask(bytes.get(), rights)?;
+        self.waits.insert(nonce, None);
+        self.send(Control::Ask { nonce, bytes, rights, duration });
+        Some(nonce)
+    }
+
+    /// The answer to a request, if it has come.
+    pub(super) fn take_answer(&mut self, nonce: NonZeroU64) -> Option<Answer> {
+        let answer = self.waits.get_mut(&nonce)?.take()?;
+        self.waits.remove(&nonce);
+        Some(answer)
+    }
+
+    /// Nobody waits for the answer any more.
+    pub(super) fn drop_answer(&mut self, nonce: NonZeroU64) {
+        match self.waits.remove(&nonce) {
+            Some(Some(Answer::Granted(grant))) => self.give_back(grant.id, None),
+            Some(None) => self.holder.abandon(nonce),
+            _ => {}
+        }
+    }
+
+    pub(super) fn next_asked(&mut self) -> Option<Ask> {
+        self.asked.pop_front()
+    }
+
+    pub(super) fn next_offer(&mut self) -> Option<Grant> {
+        self.offers.pop_front()
+    }
+
+    /// Refuses a request of the peer.
+    pub(super) fn refuse(&mut self, nonce: NonZeroU64) {
+        if self.owner.refuse(nonce) {
+            self.reply(Control::Refused { nonce, why: Refusal::Declined });
+        }
+    }
+
+    /// Lends a region.
+    pub(super) fn lend(
+        &mut self,
+        answers: Option<NonZeroU64>,
+        region: GrantedRecord,
+        until: Option<Instant>,
+    ) -> Result<NonZeroU64, NotLent> {
+        if !self.is_open() {
+            return Err(NotLent::Closed);
+        }
+        let id = self.owner.lend(answers, region.len_bytes())?;
+        let control = Control::Grant { id, answers, duration: Duration::MAX, region };
+        self.push(Outgoing { control, until, is_reply: false });
+        Ok(id)
+    }
+
+    /// A grant of this side was deregistered.
+    pub(super) fn end(&mut self, id: NonZeroU64) {
+        let Ended { moved, was_asked_for } = self.owner.end(id);
+        let is_grant = |message: &Outgoing| matches!(message.control, Control::Grant { id: other, .. } if other == id);
+        let Some(at) = self.outbox.iter().position(is_grant) else {
+            let control = Control::Returned { id, moved };
+            return self.push(Outgoing { control, until: None, is_reply: was_asked_for });
+        };
+        // The peer does not know of it yet, and must not use it.
+        if let Some(Outgoing { control: Control::Grant { answers: Some(nonce), .. }, .. }) = self.outbox.remove(at) {
+            self.reply(Control::Refused { nonce, why: Refusal::Declined });
+        }
+    }
+
+    /// Returns a grant to its owner, who may pass it on.
+    pub(super) fn give_back(&mut self, id: NonZeroU64, pass_on_to: Option<u64>) {
+        if self.holder.give_back(id) {
+            self.send(match pass_on_to {
+                Some(to) => Control::PassOn { id, to },
+                None => Control::Return { id },
+            });
+        }
+    }
+
+    /// From now on keeps what becomes of a returned grant.
+    pub(super) fn watch(&mut self, id: NonZeroU64) {
+        // If the owner has already ended the grant, it did not pass the memory on.
+        let known = (!self.holder.has(id)).then_some(false);
+        self.returning.insert(id, known);
+    }
+
+    /// Whether the owner has moved a returned grant, once it has ended it.
+    pub(super) fn watched(&self, id: NonZeroU64) -> Option<bool> {
+        match self.returning.get(&id) {
+            Some(None) if self.is_open() => None,
+            Some(moved) => Some(moved.unwrap_or(false)),
+            None => Some(false),
+        }
+    }
+
+    pub(super) fn unwatch(&mut self, id: NonZeroU64) {
+        self.returning.remove(&id);
+    }
+}

@@ -1,0 +1,96 @@
+//! Futures of posted requests: cancel-safe, without a runtime of their own.
+//!
+//! A [`SharedPoller`] shares the [`Poller`](crate::Poller) of a completion queue among tasks. It splits a queue pair
+//! into a [`Sender`] and a [`Receiver`]. A call of the sender posts at once, and returns a [`Posted`] future, which
+//! gives the memory back when the request has completed. The receiver is a stream of the receives that complete.
+//!
+//! - *A future holds no memory.* While a request is in flight its memory is in the ledger, as always. Dropping or
+//!   forgetting the future, in a `select!` or with its task, abandons the answer and not the request.
+//! - *Whoever waits polls*: a future looks at the completion queue itself, so an answer that is there costs no task
+//!   switch. A [`Driver`] sleeps for all; it runs on a thread, or as a task.
+//! - *Nothing is allocated* for a request.
+//!
+//! # Connections
+//!
+//! A [`Connection`] is a sender, a receiver and a link that knows of the end. `aio::cm` makes it by address, and
+//! `aio::tcp` (feature `tokio`) by records over TCP.
+//!
+//! ```text
+//!   SharedChannel ──connect──▶ Connection ──send, write, read──▶ Posted ──await──▶ Buffer
+//!   Listener ──accept──▶ Request ──accept──▶   │   └─next──▶ Success
+//!   tcp::connect, tcp::Listener ───────────▶   ├─closed──▶ End
+//!                                              └─close──▶ Closing ──await──▶ Closed, with every buffer
+//! ```
+//!
+//! # Rules
+//!
+//! The compiler enforces each of them; `ui-tests/aio` has programs that break them.
+//!
+//! - A1: a connection that is being closed is gone.
+//! - A2: memory that a task has posted is gone until its answer.
+//! - A3: a permit is for one post.
+//! - A4: a permit ends before its sender.
+//! - A5: what a task posts is of the domain of its queue pair.
+//! - A6: a sender has one holder.
+//!
+//! # Where memory is
+//!
+//! | what happens to the future of a request | memory of a [`Pool`](crate::memory::Pool) | other memory |
+//! |---|---|---|
+//! | awaited | in the answer, or in its error | the same |
+//! | dropped | goes home when the request completes | [`Sender::take_stray`]; the oldest is dropped if there are many |
+//! | forgotten | is kept, at the latest until the poller is dropped | the same |
+//! | the connection is closed first | in the answer of the future | the same |
+//! | nobody asks any more, and the pair is [closed](Sender::close) | goes home | in [`Closed`] |
+//!
+//! In no case is memory freed or reused that the device may still use.
+//!
+//! # Without a driver
+//!
+//! Without a driver, futures that wait poll again and again: right for a thread that has nothing else to do.
+#![forbid(unsafe_code)]
+
+mod after;
+mod closing;
+#[cfg(feature = "cm")]
+pub mod cm;
+mod connection;
+mod desk;
+mod driver;
+mod lane;
+mod lane_handle;
+pub mod lend;
+#[cfg(feature = "tokio")]
+mod on_tokio;
+mod outcome;
+mod posted;
+mod posted_all;
+mod receiver;
+mod refill;
+mod sender;
+mod shared_poller;
+mod shared_receives;
+mod shared_sender;
+mod sleep;
+mod split;
+#[cfg(feature = "tokio")]
+pub mod tcp;
+mod timer;
+mod timers;
+
+pub use closing::{Closed, Closing, OfTwoPairsError};
+pub use connection::{Connection, End, Link};
+pub use driver::{Driver, block_on};
+#[cfg(feature = "tokio")]
+pub use on_tokio::spawn;
+pub use outcome::{Counters, PollerCounters, RequestError, RequestErrorCause};
+pub use posted::{Answer, Answers, Fetched, Posted, Returned};
+pub use posted_all::{PostedAll, PostedAllError};
+pub use receiver::Receiver;
+pub use refill::RefillError;
+pub use sender::Sender;
+pub use shared_poller::SharedPoller;
+pub use shared_receives::{ReceivesError, SharedReceives};
+pub use shared_sender::{Permit, SharedSender};
+pub use sleep::Sleep;
+pub use split::OtherQueueError;

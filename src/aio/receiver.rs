@@ -1,0 +1,266 @@
+//! The half of a queue pair that receives, for tasks.
+
+use super::lane::Parked;
+use super::lane_handle::LaneHandle;
+use super::outcome::{Counters, RequestError};
+use super::refill::{Asking, Asks, Refill, RefillError};
+use super::shared_poller::SharedPoller;
+use crate::completion::{Completion, PollError, Success};
+use crate::domain::Brand;
+use crate::inflight::{PostError, Status, WorkId};
+use crate::memory::Pool;
+use crate::queue::ReceiveHalf;
+use crate::queue::request::FillMemory;
+use crate::queue::transport::{OwnReceives, ReliableConnection, Transport};
+use crate::types::Qpn;
+use futures_core::Stream;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+/// The half of a queue pair that receives: a stream of the receives that complete.
+///
+/// A wait for the next receive holds no buffer, so it may be dropped at any time.
+pub struct Receiver<B, T = ReliableConnection> {
+    // Dropped before the lane, so that the driver still learns that the pair is gone.
+    half: ReceiveHalf<B, T>,
+    lane: LaneHandle<B>,
+    /// The fewest receives that were posted when one was taken; `u32::MAX` before the first.
+    fewest: u32,
+    refill: Option<Box<Refill<B, T>>>,
+}
+
+/// What a receiver has besides its half and its lane.
+pub(super) struct Rest<B, T> {
+    fewest: u32,
+    refill: Option<Box<Refill<B, T>>>,
+}
+
+static_assertions::assert_impl_all!(Receiver<()>: Send);
+static_assertions::assert_not_impl_any!(Receiver<()>: Clone);
+
+impl<B: Brand, T: Transport> Receiver<B, T> {
+    pub(super) fn new(half: ReceiveHalf<B, T>, poller: SharedPoller<B>, depth: u32) -> Self {
+        let lane = LaneHandle::new(poller, || half.ids(), depth);
+        Self { half, lane, fewest: u32::MAX, refill: None }
+    }
+
+    pub(super) fn of_half(half: ReceiveHalf<B, T>, lane: LaneHandle<B>, rest: Rest<B, T>) -> Self {
+        let Rest { fewest, refill } = rest;
+        Self { half, lane, fewest, refill }
+    }
+
+    pub(super) fn into_half(self) -> (ReceiveHalf<B, T>, LaneHandle<B>, Rest<B, T>) {
+        let Self { half, lane, fewest, refill } = self;
+        (half, lane, Rest { fewest, refill })
+    }
+
+    /// Waits until a receive of the pair fails.
+    pub(super) fn poll_failure(&mut self, context: &mut Context<'_>) -> Poll<Result<Status, PollError>> {
+        let Self { half, lane, .. } = self;
+        lane.poll_failure(context, || half.broken_by())
+    }
+
+    /// Posts a receive: the next message goes into the whole capacity of `memory`. See
+    /// [`QueuePair::post_receive`](crate::QueuePair::post_receive).
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::post_receive`](crate::QueuePair::post_receive).
+    #[inline]
+    pub fn post<M: FillMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
+    where
+        T: OwnReceives,
+    {
+        let posted = self.half.post_receive(memory);
+        self.lane.note_next(self.half.next_id());
+        if let Some(refill) = &mut self.refill
+            && posted.is_ok()
+        {
+            refill.note_posted();
+        }
+        posted
+    }
+
+    /// From now on, posts receives by itself, with buffers of `pool` that hold at least `len_bytes`: now, and whenever
+    /// the next receive is asked for or taken. `most` limits how many receives are posted or wait to be taken; the
+    /// depth of the queue limits it too.
+    ///
+    /// While the pool has no buffer, nothing is posted. A message that the program keeps is such a buffer: a peer that
+    /// sends faster than this side drops its messages meets an empty receive queue, and sends again after a while or
+    /// fails. [`Counters::fewest_receives`] tells how near that is.
+    ///
+    /// # Errors
+    ///
+    /// [`RefillError`]: the pool has no class for that length, or is of another domain.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use interlock::aio::Connection;
+    /// # use interlock::memory::Pool;
+    /// # interlock::domain! { struct Docs; }
+    /// # async fn serve(mut connection: Connection<Docs>, pool: Pool<Docs>) -> Result<(), Box<dyn std::error::Error>> {
+    /// connection.receiver.refill_from(&pool, 4096, 16)?;
+    /// while let Some(message) = connection.receiver.next().await {
+    ///     let message = message?.into_buffer();
+    ///     println!("{} bytes", message.map_or(0, |buffer| buffer.len())); // the buffer goes home here
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn refill_from(&mut self, pool: &Pool<B>, len_bytes: usize, most: u32) -> Result<(), RefillError>
+    where
+        T: OwnReceives,
+    {
+        // Nobody polls under this lock, so no receive is counted twice.
+        let slot = self.lane.slot();
+        let out = self.lane.desk().with(|state| {
+            let received = state.lane(slot).map_or(0, |lane| lane.received());
+            self.half.in_flight().saturating_add(received)
+        });
+        let mut refill = Refill::new(pool, self.lane.poller().domain(), len_bytes, [most, out])?;
+        refill.run(&mut self.half);
+        self.lane.note_next(self.half.next_id());
+        self.refill = Some(Box::new(refill));
+        Ok(())
+    }
+
+    /// The next receive that completes. `None` if no receive is posted, so that none can complete; a receiver that
+    /// [posts by itself](Self::refill_from) waits for a buffer instead, until the pair is broken.
+    ///
+    /// # Errors
+    ///
+    /// The receive failed or was flushed: the error has its memory. Or the completion queue failed.
+    #[inline]
+    pub async fn next(&mut self) -> Option<Result<Success<B>, RequestError<B>>> {
+        let asking = Asking { who: self };
+        std::future::poll_fn(|context| asking.who.poll_next(context)).await
+    }
+
+    /// As [`next`](Self::next), for a future written by hand. While a receiver that [posts by
+    /// itself](Self::refill_from) waits for a buffer, it is in the queue of the pool until it is polled again.
+    #[inline]
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Success<B>, RequestError<B>>>> {
+        if self.refill.is_none()
+            && let Some(completion) = self.lane.desk().take_receive(self.half.next_id())
+        {
+            self.fewest = self.fewest.min(self.half.in_flight());
+            return Poll::Ready(Some(completion.check().map_err(RequestError::Failed)));
+        }
+        self.poll_slowly(context)
+    }
+
+    #[inline(never)]
+    fn poll_slowly(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Success<B>, RequestError<B>>>> {
+        if self.refill.is_some() { self.poll_refilled(context) } else { self.poll_posted(context) }
+    }
+
+    /// The next of the receives that are posted.
+    fn poll_posted(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Success<B>, RequestError<B>>>> {
+        self.poll_completion(context).map(|found| {
+            found.map(|result| match result {
+                Ok(completion) => {
+                    self.fewest = self.fewest.min(self.half.in_flight());
+                    completion.check().map_err(RequestError::Failed)
+                }
+                Err(error) => Err(RequestError::Queue(error)),
+            })
+        })
+    }
+
+    fn poll_refilled(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Success<B>, RequestError<B>>>> {
+        // A buffer that is set aside is posted before others are taken. If it is not posted, the end below tells.
+        if self.refill.as_ref().is_some_and(|refill| refill.waits()) {
+            let _ = self.poll_refill(context);
+        }
+        loop {
+            self.with_refill(|refill, half| refill.run(half));
+            let found = ready!(self.poll_posted(context));
+            if found.is_some() {
+                self.with_refill(|refill, half| {
+                    refill.note_taken();
+                    refill.run(half);
+                });
+                return Poll::Ready(found);
+            }
+            if !ready!(self.poll_refill(context)) {
+                return Poll::Ready(None);
+            }
+        }
+    }
+
+    /// Lets the refill wait for a buffer, and post it.
+    fn poll_refill(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        let Some(refill) = &mut self.refill else { return Poll::Ready(false) };
+        let posted = refill.poll_one(&mut self.half, self.lane.poller(), context);
+        self.lane.note_next(self.half.next_id());
+        posted
+    }
+
+    /// Lets the refill post.
+    fn with_refill<R>(&mut self, f: impl FnOnce(&mut Refill<B, T>, &mut ReceiveHalf<B, T>) -> R) -> Option<R> {
+        let result = f(self.refill.as_mut()?, &mut self.half);
+        self.lane.note_next(self.half.next_id());
+        Some(result)
+    }
+
+    fn poll_completion(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Completion<B>, PollError>>> {
+        let Self { half, lane, .. } = self;
+        let slot = lane.slot();
+        let next_id = half.next_id();
+        if let Some(completion) = lane.desk().try_receive(next_id) {
+            return Poll::Ready(Some(Ok(completion)));
+        }
+        let found = lane.desk().poll_for(
+            context,
+            |state| match state.lane(slot).and_then(|lane| lane.next_received()) {
+                Some(completion) => Some(Some(completion)),
+                None => (half.in_flight() == 0).then_some(None),
+            },
+            |state, waker, mine, after| {
+                state.with_lane(slot, |lane, tally| lane.park_reader(waker, mine, tally, after)).unwrap_or(Parked::Yes)
+            },
+        );
+        found.map(Result::transpose)
+    }
+
+    /// How many receives are posted and have not completed.
+    pub fn in_flight(&self) -> u32 {
+        self.half.in_flight()
+    }
+
+    /// What became of the receives.
+    pub fn counters(&self) -> Counters {
+        let fewest_receives = (self.fewest != u32::MAX).then_some(self.fewest);
+        Counters { fewest_receives, ..self.lane.counters(self.half.next_id(), self.half.in_flight()) }
+    }
+
+    /// The number of the pair.
+    pub fn number(&self) -> Qpn {
+        self.half.number()
+    }
+}
+
+impl<B, T> Asks for Receiver<B, T> {
+    /// A buffer that comes home goes to others.
+    #[inline]
+    fn end_wait(&mut self) {
+        if let Some(refill) = &mut self.refill {
+            refill.end_wait();
+        }
+    }
+}
+
+impl<B: Brand, T: Transport> Stream for Receiver<B, T> {
+    type Item = Result<Success<B>, RequestError<B>>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll_next(context)
+    }
+}
+
+impl<B, T> fmt::Debug for Receiver<B, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver").field("half", &self.half).finish_non_exhaustive()
+    }
+}

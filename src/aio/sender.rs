@@ -1,0 +1,437 @@
+//! The half of a queue pair that sends, for tasks.
+
+use super::desk::{Desk, State};
+use super::lane::Parked;
+use super::lane_handle::LaneHandle;
+use super::outcome::Counters;
+use super::posted::{Answers, Fetched, Posted, Returned};
+use super::posted_all::PostedAll;
+use super::shared_poller::SharedPoller;
+use crate::completion::{Completion, PollError, Work};
+use crate::domain::Brand;
+use crate::inflight::{PostAllError, PostError, Status, WorkId, WorkRequest};
+use crate::memory::{
+    Bindable, BoundWindow, Buffer, Exposed, PeerMayAtomic, PeerMayRead, PeerMayWrite, RemoteRegion, RemoteWindow,
+    Window, WindowRights, WindowType,
+};
+use crate::queue::datagram::Recipient;
+use crate::queue::request::{self, Atomic, BindWindow, Read, Revoke, SendInvalidating, SendTo, Write};
+use crate::queue::transport::{Carries, ReliableConnection, Transport};
+use crate::queue::{RequestMemory, SendHalf, SendMemory};
+use crate::types::Qpn;
+use crate::verb_error::VerbError;
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// The half of a queue pair that sends. It posts at once, and what it returns is a future for the completion.
+///
+/// The order of the calls is the order of the requests, and a request is executed also if nobody awaits it. A call that
+/// cannot post gives the memory back in its error. If the queue is full, [`room`](Self::room) waits for room.
+///
+/// For one task; [`into_shared`](Self::into_shared) is for many.
+pub struct Sender<B, T = ReliableConnection> {
+    // Dropped before the lane, so that the driver still learns that the pair is gone.
+    half: SendHalf<B, T>,
+    lane: LaneHandle<B>,
+    /// How much room posts must leave for others.
+    held_back: u32,
+}
+static_assertions::assert_impl_all!(Sender<()>: Send);
+static_assertions::assert_not_impl_any!(Sender<()>: Clone);
+
+impl<B: Brand, T: Transport> Sender<B, T> {
+    pub(super) fn new(half: SendHalf<B, T>, poller: SharedPoller<B>, depth: u32) -> Self {
+        let lane = LaneHandle::new(poller, || half.ids(), depth);
+        Self { half, lane, held_back: 0 }
+    }
+
+    pub(super) fn of_half(half: SendHalf<B, T>, lane: LaneHandle<B>) -> Self {
+        Self { half, lane, held_back: 0 }
+    }
+
+    pub(super) fn into_half(self) -> (SendHalf<B, T>, LaneHandle<B>) {
+        (self.half, self.lane)
+    }
+
+    pub(super) fn poller(&self) -> &SharedPoller<B> {
+        self.lane.poller()
+    }
+
+    /// The id of the next request.
+    pub(super) fn next_id(&self) -> WorkId {
+        self.half.next_id()
+    }
+
+    /// Waits until a send of the pair fails.
+    pub(super) fn poll_failure(&mut self, context: &mut Context<'_>) -> Poll<Result<Status, PollError>> {
+        let Self { half, lane, .. } = self;
+        lane.poll_failure(context, || half.broken_by())
+    }
+
+    /// Whether the pair takes no more posts.
+    pub(super) fn is_broken(&self) -> bool {
+        self.half.broken_by().is_some()
+    }
+
+    /// Moves the pair to Error: all its requests come out, and nothing more can be posted. The receiver and the futures
+    /// give their memory back. For a pair that is not closed yet, such as one whose peer is gone.
+    ///
+    /// # Errors
+    ///
+    /// The device refused.
+    pub fn abort(&mut self) -> Result<(), VerbError> {
+        self.half.end_traffic()
+    }
+
+    /// The desk, and the slot of the lane in it.
+    pub(super) fn place(&self) -> (Arc<Desk<B>>, usize) {
+        (Arc::clone(self.lane.desk()), self.lane.slot())
+    }
+
+    /// Lends the sender to `f`, whose posts leave room for `others`.
+    pub(super) fn holding_back<R>(&mut self, others: u32, f: impl FnOnce(&mut Self) -> R) -> R {
+        /// Holds nothing back any more, also after a panic of `f`.
+        struct Release<'s, B, T>(&'s mut Sender<B, T>);
+        impl<B, T> Drop for Release<'_, B, T> {
+            fn drop(&mut self) {
+                self.0.held_back = 0;
+            }
+        }
+        self.held_back = others;
+        f(Release(self).0)
+    }
+
+    /// Whether the room that is left is for others. A broken pair has no room for anybody, and a post says so.
+    #[inline(always)]
+    fn is_held_back(&self) -> bool {
+        self.held_back != 0 && self.half.room() <= self.held_back && !self.is_broken()
+    }
+
+    /// Posts a request. An error gives back what `back` makes of the request.
+    #[inline(always)]
+    fn post_as<M: RequestMemory<B, K>, K, V, R>(
+        &mut self,
+        request: WorkRequest<M, K>,
+        back: impl FnOnce(WorkRequest<M, K>) -> R,
+    ) -> Result<Posted<B, V>, PostError<R>>
+    where
+        T: Carries<K>,
+    {
+        if self.is_held_back() {
+            return Err(PostError::QueueFull(back(request)));
+        }
+        let result = self.half.post(request).map_err(|error| error.map(back));
+        self.posted(result)
+    }
+
+    #[inline(always)]
+    fn posted<V, R>(&mut self, result: Result<WorkId, PostError<R>>) -> Result<Posted<B, V>, PostError<R>> {
+        self.lane.note_next(self.half.next_id());
+        result.map(|id| Posted::new(self.lane.desk(), id))
+    }
+
+    /// Posts a request: see [`QueuePair::post`](crate::QueuePair::post).
+    ///
+    /// An unsignalled request is answered when a later signalled request of this sender completes.
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::post`](crate::QueuePair::post).
+    #[inline]
+    #[allow(clippy::type_complexity, reason = "a future of what the kind and the memory answer")]
+    pub fn post<M: RequestMemory<B, K>, K: Answers<B, M>>(
+        &mut self,
+        request: WorkRequest<M, K>,
+    ) -> Result<Posted<B, K::Answer>, PostError<WorkRequest<M, K>>>
+    where
+        T: Carries<K>,
+    {
+        self.post_as(request, std::convert::identity)
+    }
+
+    /// Sends the filled part of `memory`: see [`QueuePair::post_send`](crate::QueuePair::post_send).
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::post_send`](crate::QueuePair::post_send).
+    #[doc(alias = "IBV_WR_SEND")]
+    #[inline]
+    pub fn send<M: SendMemory<B> + Returned<B>>(&mut self, memory: M) -> Result<Posted<B, M::Back>, PostError<M>>
+    where
+        T: Carries<request::Send>,
+    {
+        self.post_as(WorkRequest::send(memory), WorkRequest::into_inner)
+    }
+
+    /// Writes the filled part of `memory` to the peer: see [`QueuePair::post_write`](crate::QueuePair::post_write).
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    #[doc(alias = "IBV_WR_RDMA_WRITE")]
+    #[inline]
+    pub fn write<M: SendMemory<B> + Returned<B>, A: PeerMayWrite>(
+        &mut self,
+        memory: M,
+        target: &RemoteRegion<A>,
+    ) -> Result<Posted<B, M::Back>, PostError<M>>
+    where
+        T: Carries<Write>,
+    {
+        self.post_as(WorkRequest::write(memory, target), WorkRequest::into_inner)
+    }
+
+    /// Reads all of `source` into `buffer`: see [`QueuePair::post_read`](crate::QueuePair::post_read).
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    #[doc(alias = "IBV_WR_RDMA_READ")]
+    #[inline]
+    pub fn read<A: PeerMayRead>(
+        &mut self,
+        buffer: Buffer<B>,
+        source: &RemoteRegion<A>,
+    ) -> Result<Posted<B, Buffer<B>>, PostError<Buffer<B>>>
+    where
+        T: Carries<Read>,
+    {
+        self.post_as(WorkRequest::read(buffer, source), WorkRequest::into_inner)
+    }
+
+    /// Compares and swaps a word of the peer: see
+    /// [`QueuePair::post_compare_and_swap`](crate::QueuePair::post_compare_and_swap).
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
+    pub fn compare_and_swap<A: PeerMayAtomic>(
+        &mut self,
+        result: Buffer<B>,
+        target: &impl AsRef<RemoteRegion<A>>,
+        compare: u64,
+        swap: u64,
+    ) -> Result<Posted<B, Fetched<B>>, PostError<Buffer<B>>>
+    where
+        T: Carries<Atomic>,
+    {
+        let request = WorkRequest::compare_and_swap(result, target, compare, swap);
+        self.post_as(request, WorkRequest::into_inner)
+    }
+
+    /// Adds to a word of the peer: see [`QueuePair::post_fetch_and_add`](crate::QueuePair::post_fetch_and_add).
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
+    pub fn fetch_and_add<A: PeerMayAtomic>(
+        &mut self,
+        result: Buffer<B>,
+        target: &impl AsRef<RemoteRegion<A>>,
+        addend: u64,
+    ) -> Result<Posted<B, Fetched<B>>, PostError<Buffer<B>>>
+    where
+        T: Carries<Atomic>,
+    {
+        let request = WorkRequest::fetch_and_add(result, target, addend);
+        self.post_as(request, WorkRequest::into_inner)
+    }
+
+    /// Sends the filled part of `memory` to `recipient`, as one datagram.
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::post_send_to`](crate::QueuePair::post_send_to).
+    pub fn send_to<M: SendMemory<B> + Returned<B>>(
+        &mut self,
+        memory: M,
+        recipient: &Recipient<B>,
+    ) -> Result<Posted<B, M::Back>, PostError<M>>
+    where
+        T: Carries<SendTo>,
+    {
+        let request: WorkRequest<_, SendTo> = WorkRequest::send_to(memory, recipient);
+        self.post_as(request, |request| request.into_memory().memory)
+    }
+
+    /// Binds a window: see [`QueuePair::post_bind`](crate::QueuePair::post_bind). The answer is
+    /// [`Work::Bound`] or [`Work::BoundType1`].
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::post_bind`](crate::QueuePair::post_bind).
+    #[allow(clippy::type_complexity, reason = "a window and its memory")]
+    pub fn bind<W: WindowRights, K: WindowType>(
+        &mut self,
+        window: Window<B, K>,
+        memory: Bindable<B>,
+    ) -> Result<Posted<B, Work<B>>, PostError<(Window<B, K>, Bindable<B>)>>
+    where
+        T: Carries<BindWindow>,
+    {
+        if self.is_held_back() {
+            return Err(PostError::QueueFull((window, memory)));
+        }
+        let result = self.half.post_bind::<W, K>(window, memory);
+        self.posted(result)
+    }
+
+    /// Ends a window: see [`QueuePair::post_revoke`](crate::QueuePair::post_revoke). The answer is [`Work::Revoked`] or
+    /// [`Work::RevokedType1`].
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::post_revoke`](crate::QueuePair::post_revoke).
+    #[allow(clippy::type_complexity, reason = "a future of a window")]
+    pub fn revoke<K: WindowType>(
+        &mut self,
+        window: BoundWindow<B, K>,
+    ) -> Result<Posted<B, Work<B>>, PostError<BoundWindow<B, K>>>
+    where
+        T: Carries<Revoke<K>>,
+    {
+        if self.is_held_back() {
+            return Err(PostError::QueueFull(window));
+        }
+        let result = self.half.post_revoke(window);
+        self.posted(result)
+    }
+
+    /// Sends, and ends a window of the peer: see
+    /// [`QueuePair::post_send_invalidating`](crate::QueuePair::post_send_invalidating).
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::post_send_invalidating`](crate::QueuePair::post_send_invalidating).
+    pub fn send_invalidating<M: SendMemory<B> + Returned<B>, A: Exposed>(
+        &mut self,
+        memory: M,
+        window: &RemoteWindow<A>,
+    ) -> Result<Posted<B, M::Back>, PostError<M>>
+    where
+        T: Carries<SendInvalidating>,
+    {
+        if self.is_held_back() {
+            return Err(PostError::QueueFull(memory));
+        }
+        let result = self.half.post_send_invalidating(memory, window);
+        self.posted(result)
+    }
+
+    /// Posts requests for the items of a vector: see [`QueuePair::post_all`](crate::QueuePair::post_all). What comes
+    /// back is one future for all that were posted. Items that do not fit stay in `items`.
+    ///
+    /// # Errors
+    ///
+    /// As [`QueuePair::post_all`](crate::QueuePair::post_all). Requests before the one that was refused are posted;
+    /// their memory comes out of [`take_stray`](Self::take_stray).
+    #[inline]
+    pub fn post_all<'env, X, M: RequestMemory<B, K> + 'env, K>(
+        &mut self,
+        items: &mut Vec<X>,
+        make: impl FnMut(X) -> WorkRequest<M, K>,
+    ) -> Result<PostedAll<B>, PostAllError<B, WorkRequest<M, K>>>
+    where
+        T: Carries<K>,
+    {
+        let first = self.half.next_id();
+        // Nothing is allocated unless others wait for room and there are more items than fit.
+        let most = self.half.room().saturating_sub(self.held_back) as usize;
+        let leaves_some = self.held_back != 0 && most < items.len() && !self.is_broken();
+        let mut rest = if leaves_some { items.split_off(most) } else { Vec::new() };
+        let result = self.half.post_all(items, make);
+        items.append(&mut rest);
+        self.lane.note_next(self.half.next_id());
+        let posted = PostedAll::new(self.lane.desk(), first, self.half.next_id());
+        // After an error `posted` is dropped, which notes its requests as strays.
+        result.map(|_| posted)
+    }
+
+    /// Waits until the queue has room for one more request. Ready at once if it has, or if the pair is broken: the next
+    /// post then says why.
+    ///
+    /// Dropping the future loses nothing.
+    ///
+    /// # Errors
+    ///
+    /// The completion queue failed.
+    pub async fn room(&mut self) -> Result<(), PollError> {
+        std::future::poll_fn(|context| self.poll_room(context)).await
+    }
+
+    /// As [`room`](Self::room), for a future written by hand.
+    pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), PollError>> {
+        let Self { half, lane, .. } = self;
+        let slot = lane.slot();
+        if half.room() > 0 {
+            return Poll::Ready(Ok(()));
+        }
+        lane.desk().poll_for(
+            context,
+            |_| (half.room() > 0 || half.broken_by().is_some()).then_some(()),
+            |state, waker, mine, after| {
+                state
+                    .with_lane(slot, |lane, tally| lane.park_for_room(waker, mine, tally, after))
+                    .unwrap_or(Parked::Yes)
+            },
+        )
+    }
+
+    /// How many more requests fit; 0 if the pair is broken.
+    pub fn free(&self) -> u32 {
+        self.half.room()
+    }
+
+    /// How many requests are in flight.
+    pub fn in_flight(&self) -> u32 {
+        self.half.in_flight()
+    }
+
+    /// The completion of a request whose future was dropped, the oldest first; `None` if there is none, or none has
+    /// completed. Memory of a [`Pool`](crate::memory::Pool) is not here: it went home. There are never more than the
+    /// depth of the queue: further ones push the oldest out, whose memory is dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn all<B: interlock::Brand>(sender: &mut interlock::aio::Sender<B>, free: &mut Vec<interlock::Buffer<B>>) {
+    /// while let Some(stray) = sender.take_stray() {
+    ///     free.extend(match stray.check() {
+    ///         Ok(success) => success.into_buffer(),
+    ///         Err(failure) => failure.into_buffer(),
+    ///     });
+    /// }
+    /// # }
+    /// ```
+    pub fn take_stray(&mut self) -> Option<Completion<B>> {
+        self.lane_state(|state, slot| state.lane(slot)?.take_stray())
+    }
+
+    /// What became of the requests.
+    pub fn counters(&self) -> Counters {
+        self.lane.counters(self.half.next_id(), self.half.in_flight())
+    }
+
+    fn lane_state<R>(&self, f: impl FnOnce(&mut State<B>, usize) -> R) -> R {
+        self.lane.desk().with(|state| f(state, self.lane.slot()))
+    }
+
+    /// The number of the pair.
+    pub fn number(&self) -> Qpn {
+        self.half.number()
+    }
+
+    /// The first failure of the pair that was polled.
+    pub fn first_failure(&self) -> Option<Status> {
+        self.half.first_failure()
+    }
+}
+
+impl<B, T> fmt::Debug for Sender<B, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sender").field("half", &self.half).finish_non_exhaustive()
+    }
+}

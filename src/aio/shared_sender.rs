@@ -1,0 +1,267 @@
+//! A sender for many tasks.
+
+use super::lane::Parked;
+use super::sender::Sender;
+use crate::completion::PollError;
+use crate::domain::Brand;
+use crate::queue::transport::{ReliableConnection, Transport};
+use crate::sync::lock;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::fmt;
+use std::mem;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+/// A [`Sender`] for many tasks. A handle: clones name the same sender.
+///
+/// A task posts with [`with`](Self::with), which locks the sender for that moment. If the queue is full,
+/// [`room`](Self::room) waits for a [`Permit`]; who has waited longest gets the next one, and nobody overtakes. Tasks
+/// that can have a queue pair each need no lock.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use interlock::aio::SharedSender;
+/// # use interlock::{Brand, Buffer};
+/// # type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+/// async fn send<B: Brand>(sender: &SharedSender<B>, buffer: Buffer<B>) -> Result<Buffer<B>> {
+///     let permit = sender.room().await?; // holds no buffer: may be dropped in a `select!`
+///     let posted = permit.with(|sender| sender.send(buffer)).map_err(|error| error.into_cause())?;
+///     Ok(posted.await.map_err(|error| error.into_cause())?)
+/// }
+/// ```
+pub struct SharedSender<B, T = ReliableConnection> {
+    inner: Arc<Mutex<Inner<B, T>>>,
+}
+
+struct Inner<B, T> {
+    sender: Sender<B, T>,
+    /// How many permits there are that have not been used.
+    permits: u32,
+    /// Who waits for a permit, the first in front, and the waker of each.
+    waiting: VecDeque<(u64, Option<Waker>)>,
+    /// The number of the next one who waits.
+    next: u64,
+}
+
+impl<B: Brand, T: Transport> Sender<B, T> {
+    /// The same sender, for many tasks.
+    pub fn into_shared(self) -> SharedSender<B, T> {
+        let inner = Inner { sender: self, permits: 0, waiting: VecDeque::new(), next: 0 };
+        SharedSender { inner: Arc::new(Mutex::new(inner)) }
+    }
+}
+
+impl<B: Brand, T: Transport> SharedSender<B, T> {
+    /// Lends the sender to `f`, to post. Another task that wants to post meanwhile blocks its thread, so `f` should do
+    /// nothing else, and must not use this sender in another way.
+    ///
+    /// Room that was promised by [`room`](Self::room), or that others wait for, is not there for `f`: its posts answer
+    /// [`PostError::QueueFull`](crate::PostError::QueueFull).
+    pub fn with<R>(&self, f: impl FnOnce(&mut Sender<B, T>) -> R) -> R {
+        let mut inner = lock(&*self.inner);
+        let promised = if inner.waiting.is_empty() { inner.permits } else { u32::MAX };
+        inner.sender.holding_back(promised, f)
+    }
+
+    /// Waits for room for one request. Dropping the future loses nothing.
+    ///
+    /// If the pair is broken, there is a permit at once: the post then says why.
+    ///
+    /// # Errors
+    ///
+    /// The completion queue failed.
+    pub async fn room(&self) -> Result<Permit<'_, B, T>, PollError> {
+        match self.take_at_once() {
+            Some(permit) => Ok(permit),
+            None => Room { sender: self, number: None }.await,
+        }
+    }
+
+    /// A permit, if there is room and nobody waits.
+    #[inline(always)]
+    fn take_at_once(&self) -> Option<Permit<'_, B, T>> {
+        let mut inner = lock(&*self.inner);
+        let is_free = inner.waiting.is_empty() && inner.sender.free() > inner.permits;
+        is_free.then(|| {
+            inner.permits += 1;
+            Permit { sender: self }
+        })
+    }
+
+    /// The sender, if this is the only handle. Otherwise the handle.
+    ///
+    /// # Errors
+    ///
+    /// This handle: there are others.
+    pub fn try_into_sender(self) -> Result<Sender<B, T>, Self> {
+        match Arc::try_unwrap(self.inner) {
+            Ok(inner) => Ok(inner.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).sender),
+            Err(inner) => Err(Self { inner }),
+        }
+    }
+}
+
+impl<B, T> Inner<B, T> {
+    /// The waker of the first who waits.
+    fn first_waker(&mut self) -> Option<Waker> {
+        self.waiting.front_mut().and_then(|(_, waker)| waker.take())
+    }
+}
+
+/// Waits for a [`Permit`].
+struct Room<'s, B, T> {
+    sender: &'s SharedSender<B, T>,
+    /// The number in the line; `None` before the first poll, and after the end.
+    number: Option<u64>,
+}
+
+/// A waker that was replaced, to be dropped without the lock.
+type OldWaker = Option<Waker>;
+
+/// What a look at the line of a sender tells.
+enum Look {
+    /// There is a permit. The waker is that of the next one in the line.
+    Permit(Option<Waker>),
+    /// The first in the line waits for a permit to end, or for a request of the sender to complete.
+    First(#[allow(dead_code, reason = "is dropped")] OldWaker),
+    /// Wait for those in front.
+    InLine(#[allow(dead_code, reason = "is dropped")] OldWaker),
+}
+
+impl<B: Brand, T: Transport> Room<'_, B, T> {
+    /// Looks whether there is a permit, and otherwise leaves `waker` in the line.
+    fn look(&mut self, waker: Waker) -> Look {
+        let mut guard = lock(&*self.sender.inner);
+        let inner = &mut *guard;
+        let number = *self.number.get_or_insert_with(|| {
+            inner.waiting.push_back((inner.next, None));
+            inner.next += 1;
+            inner.next - 1
+        });
+        let is_first = inner.waiting.front().is_some_and(|&(first, _)| first == number);
+        if is_first && (inner.sender.free() > inner.permits || inner.sender.is_broken()) {
+            inner.waiting.pop_front();
+            inner.permits += 1;
+            self.number = None;
+            return Look::Permit(inner.first_waker());
+        }
+        let place = inner.waiting.iter_mut().find(|(other, _)| *other == number);
+        let old = place.and_then(|(_, place)| place.replace(waker));
+        if is_first { Look::First(old) } else { Look::InLine(old) }
+    }
+}
+
+impl<'s, B: Brand, T: Transport> Future for Room<'s, B, T> {
+    type Output = Result<Permit<'s, B, T>, PollError>;
+
+    /// Runs no code of a waker under the lock of the sender. So it first notes the wait for room, and looks once more
+    /// afterwards: what completed in between woke nobody.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut is_noted = false;
+        loop {
+            match self.look(context.waker().clone()) {
+                Look::Permit(next) => {
+                    // Wake the next one in the line: there may be room for it too.
+                    if let Some(next) = next {
+                        next.wake();
+                    }
+                    return Poll::Ready(Ok(Permit { sender: self.sender }));
+                }
+                Look::First(_) if !is_noted => {}
+                Look::First(_) | Look::InLine(_) => return Poll::Pending,
+            }
+            let (desk, slot) = lock(&*self.sender.inner).sender.place();
+            is_noted = true;
+            let waited = desk.poll_for(
+                context,
+                |_| None::<Infallible>,
+                |state, waker, mine, after| {
+                    let parked = state.with_lane(slot, |lane, tally| lane.park_for_room(waker, mine, tally, after));
+                    parked.unwrap_or(Parked::Yes)
+                },
+            );
+            if let Poll::Ready(Err(error)) = waited {
+                return Poll::Ready(Err(error));
+            }
+        }
+    }
+}
+
+impl<B, T> Drop for Room<'_, B, T> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let mut guard = lock(&*self.sender.inner);
+        let Some(at) = guard.waiting.iter().position(|&(other, _)| other == number) else { return };
+        let old = guard.waiting.remove(at);
+        let next = if at == 0 { guard.first_waker() } else { None };
+        drop(guard);
+        drop(old);
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+}
+
+/// Room for one request of a [`SharedSender`]. Dropping it gives the room to the next one who waits.
+#[must_use = "it keeps room from others"]
+pub struct Permit<'s, B, T = ReliableConnection> {
+    sender: &'s SharedSender<B, T>,
+}
+
+impl<B: Brand, T: Transport> Permit<'_, B, T> {
+    /// Lends the sender to `f`, whose first post has room. See [`SharedSender::with`].
+    pub fn with<R>(self, f: impl FnOnce(&mut Sender<B, T>) -> R) -> R {
+        // Dropped after the guard, also if `f` panics.
+        let _wake_first;
+        let mut guard = lock(&*self.sender.inner);
+        mem::forget(self);
+        // The promise ends under the same lock as the post. If it ended later, there would be a moment with less room
+        // than was promised.
+        let others = guard.permits - 1;
+        guard.permits = others;
+        _wake_first = WakeOnDrop(guard.first_waker());
+        guard.sender.holding_back(others, f)
+    }
+}
+
+impl<B, T> Drop for Permit<'_, B, T> {
+    fn drop(&mut self) {
+        // Dropped after the guard.
+        let _wake_first;
+        let mut guard = lock(&*self.sender.inner);
+        guard.permits -= 1;
+        _wake_first = WakeOnDrop(guard.first_waker());
+    }
+}
+
+/// A waker that is woken when this is dropped.
+struct WakeOnDrop(Option<Waker>);
+
+impl Drop for WakeOnDrop {
+    fn drop(&mut self) {
+        if let Some(waker) = self.0.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl<B, T> Clone for SharedSender<B, T> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<B, T> fmt::Debug for SharedSender<B, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedSender").finish_non_exhaustive()
+    }
+}
+
+impl<B, T> fmt::Debug for Permit<'_, B, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,63 @@
+//! Queue pairs, split into a half that sends and a half that receives.
+
+use super::receiver::Receiver;
+use super::sender::Sender;
+use super::shared_poller::SharedPoller;
+use crate::domain::Brand;
+use crate::queue::QueuePair;
+use crate::queue::state::ReadyToSend;
+use crate::queue::transport::Transport;
+use std::fmt;
+
+/// A queue pair completes on another queue than that of the poller. The pair comes back.
+#[derive(thiserror::Error)]
+#[error("the queue pair completes on another completion queue: use that queue's poller, or `split_on` for two queues")]
+pub struct OtherQueueError<P> {
+    /// The queue pair.
+    pub queue_pair: P,
+}
+
+impl<P> fmt::Debug for OtherQueueError<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OtherQueueError").finish_non_exhaustive()
+    }
+}
+
+/// The error of splitting a pair that is Ready To Send.
+type SplitError<B, T> = OtherQueueError<QueuePair<B, ReadyToSend, T>>;
+
+impl<B: Brand> SharedPoller<B> {
+    /// Takes a queue pair apart into a half that sends and a half that receives, both of which use this poller.
+    ///
+    /// # Errors
+    ///
+    /// [`OtherQueueError`]: the pair completes on another queue. It comes back.
+    #[allow(clippy::type_complexity, reason = "two halves")]
+    pub fn split<T: Transport>(
+        &self,
+        pair: QueuePair<B, ReadyToSend, T>,
+    ) -> Result<(Sender<B, T>, Receiver<B, T>), SplitError<B, T>> {
+        Self::split_on(self, self, pair)
+    }
+
+    /// As [`split`](Self::split), for a pair whose sends and receives complete on different queues.
+    ///
+    /// # Errors
+    ///
+    /// As [`split`](Self::split).
+    #[allow(clippy::type_complexity, reason = "two halves")]
+    pub fn split_on<T: Transport>(
+        sends: &Self,
+        receives: &Self,
+        pair: QueuePair<B, ReadyToSend, T>,
+    ) -> Result<(Sender<B, T>, Receiver<B, T>), SplitError<B, T>> {
+        if pair.completes_on() != (sends.id(), receives.id()) {
+            return Err(OtherQueueError { queue_pair: pair });
+        }
+        let limits = pair.limits();
+        let (send, receive) = pair.into_halves();
+        let (sender, receiver) =
+            (Sender::new(send, sends.clone(), limits.sends), Receiver::new(receive, receives.clone(), limits.receives));
+        Ok((sender, receiver))
+    }
+}

@@ -1,0 +1,65 @@
+//! A time to wait for. The driver of a shared poller is the clock: no runtime is needed.
+
+use super::shared_poller::SharedPoller;
+use super::timers::TimerKey;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// A time to wait for. Without a driver, who waits polls again and again.
+pub(super) struct Timer<B> {
+    poller: SharedPoller<B>,
+    key: TimerKey,
+    is_set: bool,
+}
+
+impl<B> Timer<B> {
+    /// A timer that is over after `left`. A time that no clock can hold is taken as 30 years.
+    pub(super) fn after(poller: &SharedPoller<B>, left: Duration) -> Self {
+        const LONG: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+        let now = Instant::now();
+        Self::until(poller, now.checked_add(left).unwrap_or_else(|| now + LONG))
+    }
+
+    /// A timer that is over at `at`.
+    pub(super) fn until(poller: &SharedPoller<B>, at: Instant) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        Self { poller: poller.clone(), key: (at, NUMBERS.fetch_add(1, Ordering::Relaxed)), is_set: false }
+    }
+
+    /// When it is over.
+    pub(super) fn at(&self) -> Instant {
+        self.key.0
+    }
+
+    /// Starts again with `left`.
+    pub(super) fn restart(&mut self, left: Duration) {
+        let poller = self.poller.clone();
+        *self = Self::after(&poller, left);
+    }
+
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if Instant::now() >= self.key.0 {
+            return Poll::Ready(());
+        }
+        let waker = context.waker().clone();
+        let set = self.poller.desk().with(|state| state.set_timer(self.key, waker));
+        self.is_set = true;
+        drop(set.before);
+        if let Some(driver) = set.driver {
+            driver.wake();
+        }
+        if !set.is_driven {
+            context.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+impl<B> Drop for Timer<B> {
+    fn drop(&mut self) {
+        if self.is_set {
+            drop(self.poller.desk().with(|state| state.unset_timer(self.key)));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Asking the peer for a connection: `rdma_connect`.
+//!
+//! On iWARP this call connects a TCP stream, and blocks as long as that takes. So a thread of the library makes it. The
+//! thread owns the identifier and the pair meanwhile. The kernel looks the pair up by its number during the call, so
+//! the pair must not be destroyed before the call has returned: its number could then be that of another pair.
+
+use super::channel::{Events, Identifier};
+use super::private_data::ConnectData;
+use crate::domain::Brand;
+use crate::provider::cm::Parameters;
+use crate::queue::state::Init;
+use crate::queue::transport::Reliable;
+use crate::queue::{QueuePair, UnbrandedPair};
+use crate::verb_error::VerbError;
+use std::marker::PhantomData;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+
+/// An identifier that has asked the peer for a connection, or is about to, and the pair that is to be connected.
+#[derive(Debug)]
+pub(super) struct Asked<B, T> {
+    pub(super) events: Events,
+    caller: Caller<B, T>,
+}
+
+#[derive(Debug)]
+enum Caller<B, T> {
+    /// `rdma_connect` has returned.
+    Returned(Identifier, QueuePair<B, Init, T>),
+    Thread(Calling, PhantomData<fn() -> (B, T)>),
+}
+
+/// The thread that calls `rdma_connect`. If nobody joins it, it drops the identifier and the pair after the call.
+#[derive(Debug)]
+struct Calling {
+    events: Events,
+    /// `None` after the thread was joined.
+    thread: Option<JoinHandle<(Identifier, UnbrandedPair)>>,
+}
+
+impl Drop for Calling {
+    fn drop(&mut self) {
+        // Nobody polls the identifier any more, so its events must not wake an event loop.
+        if self.thread.is_some() {
+            self.events.set_polled(false);
+        }
+    }
+}
+
+/// An identifier that has not asked, with its pair, and why.
+type NotAsked<B, T> = (Identifier, QueuePair<B, Init, T>, VerbError);
+
+impl<B: Brand, T: Reliable> Asked<B, T> {
+    /// Calls `rdma_connect`.
+    pub(super) fn by_this_thread(
+        mut id: Identifier,
+        pair: QueuePair<B, Init, T>,
+        parameters: &Parameters<'_>,
+    ) -> Result<Self, Box<NotAsked<B, T>>> {
+        match id.raw.connect(parameters) {
+            Ok(()) => Ok(Self { events: id.events.clone(), caller: Caller::Returned(id, pair) }),
+            Err(error) => Err(Box::new((id, pair, error))),
+        }
+    }
+
+    /// Lets a thread call `rdma_connect`. If the call fails, the identifier gets the event `CALL_FAILED`. An error is
+    /// returned only if the system has no thread left.
+    pub(super) fn by_thread(
+        id: Identifier,
+        pair: QueuePair<B, Init, T>,
+        parameters: Parameters<'static>,
+        data: ConnectData,
+    ) -> Result<Self, Box<NotAsked<B, T>>> {
+        // A thread that could not be made drops its closure. So it gets the two after it was made.
+        let (give, take) = mpsc::sync_channel::<(Identifier, UnbrandedPair)>(1);
+        let call = move || {
+            let (mut id, pair) = take.recv().expect("the maker of this thread gives both, or ends it with a panic");
+            let parameters = Parameters { private_data: data.as_bytes(), ..parameters };
+            // A signal of the program may have come to this thread.
+            let connected = loop {
+                match id.raw.connect(&parameters) {
+                    Err(error) if error.errno() == libc::EINTR => {}
+                    connected => break connected,
+                }
+            };
+            if let Err(error) = connected {
+                // The waker of the program's task may panic. The event is there all the same.
+                let told = catch_unwind(AssertUnwindSafe(|| id.events.add_failure(&error)));
+                mem::forget(told); // the drop of the panic's value may panic again
+            }
+            (id, pair)
+        };
+        let thread = match thread::Builder::new().name("rdma_connect".into()).spawn(call) {
+            Ok(thread) => thread,
+            Err(error) => {
+                let error = VerbError::new("pthread_create", error.raw_os_error().unwrap_or(libc::EAGAIN));
+                return Err(Box::new((id, pair, error)));
+            }
+        };
+        let events = id.events.clone();
+        let given = give.send((id, pair.without_brand()));
+        given.expect("the thread takes before it ends");
+        let calling = Calling { events: events.clone(), thread: Some(thread) };
+        Ok(Self { events, caller: Caller::Thread(calling, PhantomData) })
+    }
+
+    /// The identifier and the pair. Call this when an event has shown that the call returns now or has returned.
+    pub(super) fn join(self) -> (Identifier, QueuePair<B, Init, T>) {
+        match self.caller {
+            Caller::Returned(id, pair) => (id, pair),
+            Caller::Thread(mut calling, _) => {
+                let thread = calling.thread.take().expect("only this function takes it, and it consumes the rest");
+                let (id, pair) = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+                (id, pair.with_brand())
+            }
+        }
+    }
+
+    /// As [`join`](Self::join), but `None` if the call has not returned. Then the thread drops both when it returns.
+    pub(super) fn join_if_returned(self) -> Option<(Identifier, QueuePair<B, Init, T>)> {
+        match &self.caller {
+            Caller::Thread(calling, _) if calling.thread.as_ref().is_some_and(|thread| !thread.is_finished()) => None,
+            _ => Some(self.join()),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! How a queue pair ends: it is reset, destroyed, or left to its poller, which destroys it.
+
+use super::attributes::Modify;
+use super::places::Places;
+use crate::completion::{CqInner, Departing, Orphan};
+use crate::domain::DomainInner;
+use crate::inflight::{PairStatus, Quiescent, RawPair, ReceiveQueue, SendQueue, SharedCore, polling_lock};
+use crate::provider::reviewed::Teardown;
+use crate::sys::ibv_qp_state as raw_state;
+use crate::verb_error::{VerbError, note_leak};
+use std::mem;
+use std::sync::{Arc, MutexGuard};
+
+/// A pair that the program has dropped. The poller of its receives destroys the pair.
+pub(super) struct DepartingPair {
+    pub(super) raw: RawPair,
+    pub(super) places: Places,
+    /// The completion queue of the pair's sends, if its receives complete on another. (Suppose each of two completion
+    /// queues keeps a departing pair whose sends complete on the other queue. Then the two keep each other alive until
+    /// one of them is polled.)
+    pub(super) sends_on: Option<Arc<CqInner>>,
+    pub(super) status: Arc<PairStatus>,
+    /// The shared receive queue must outlive the pair, so this field comes after `raw`.
+    pub(super) _shared: Option<Arc<SharedCore>>,
+    pub(super) domain: Arc<DomainInner>,
+}
+
+impl DepartingPair {
+    /// Moves the pair to Error, so that the device flushes its requests in flight.
+    pub(super) fn flush(&self) {
+        let mut modify = Modify::to(raw_state::IBV_QPS_ERR);
+        // If this fails, the pair stays as it is and is destroyed together with its completion queue.
+        let _ = self.raw.modify(&mut modify.attributes, modify.mask);
+    }
+}
+
+impl Departing for DepartingPair {
+    fn slots(&self) -> [Option<usize>; 2] {
+        let Places { send, receive } = &self.places;
+        // The poller waits for the sends only if pairs must be drained on this provider. Elsewhere sends may be
+        // unsignalled, and such a send never completes.
+        let waits_for_sends = self.sends_on.is_none() && self.domain.context.promises().teardown == Teardown::Polled;
+        [waits_for_sends.then(|| send.slot()), Some(receive.slot())]
+    }
+
+    fn is_on_shared(&self) -> bool {
+        self.places.receive.shared.is_some()
+    }
+
+    fn flush_again(&self) {
+        self.flush();
+    }
+
+    fn destroy(&mut self) -> Result<Quiescent, VerbError> {
+        destroy(&mut self.raw, &self.domain, &self.status, None)
+    }
+
+    fn into_orphans(self: Box<Self>, quiescent: &Quiescent) -> [Option<Orphan>; 2] {
+        let Places { send, receive } = self.places;
+        let [send, receive] =
+            [send, receive].map(|place| Orphan { place, keeps_lease: None, quiescent: quiescent.clone() });
+        match self.sends_on {
+            None => [Some(send), Some(receive)],
+            Some(queue) => {
+                queue.orphan(send);
+                [None, Some(receive)]
+            }
+        }
+    }
+
+    fn leak(self: Box<Self>, error: VerbError) {
+        note_leak("a queue pair", error);
+        mem::forget(self);
+    }
+}
+
+/// Moves the pair to Reset.
+pub(super) fn reset(raw: &RawPair, domain: &DomainInner) -> Result<Option<Quiescent>, VerbError> {
+    let _turn = turn_for(domain, raw);
+    raw.reset()
+}
+
+/// Leaves the pair's multicast groups, frees its windows, and destroys the pair. `queues` are its work queues; `None`
+/// if they were dropped.
+pub(super) fn destroy(
+    raw: &mut RawPair,
+    domain: &DomainInner,
+    status: &PairStatus,
+    queues: Option<(&mut SendQueue, &mut ReceiveQueue)>,
+) -> Result<Quiescent, VerbError> {
+    raw.detach_all()?;
+    if raw.has_windows() {
+        // Even if a later step fails, nothing may be posted any more.
+        status.poison();
+        reset(raw, domain)?;
+        raw.free_windows()?;
+    }
+    raw.destroy(queues)
+}
+
+/// Locks the polling of the pair's completion queue, on providers where nobody may poll while a pair is reset or
+/// destroyed. With such a provider a pair has only one completion queue.
+pub(super) fn turn_for(domain: &DomainInner, raw: &RawPair) -> Option<MutexGuard<'static, ()>> {
+    (domain.context.promises().teardown == Teardown::Polled).then(|| polling_lock(raw.send_cq()))
+}

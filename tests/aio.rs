@@ -1,0 +1,1185 @@
+//! Futures of posted requests: what they give, and that nothing is lost when they are dropped, forgotten or woken for
+//! nothing. The same tests run on every device.
+
+use interlock::aio::{Posted, Receiver, ReceivesError, RefillError, RequestError, Sender, SharedPoller, block_on};
+use interlock::attributes::ConnectAttributes;
+use interlock::error::PostAllCause;
+use interlock::memory::{BufferList, Foreign, Growth, Pool, PoolOptions, SizeClass};
+use interlock::shared::SharedLimits;
+use interlock::soft::Fabric;
+use interlock::{
+    Brand, Buffer, Completion, Inline, Limits, LocalWrite, MemoryRegion, PostError, ProtectionDomain, RemoteAll,
+    RemoteReadWrite, RemoteRegion, Status, WorkRequest,
+};
+use std::future::poll_fn;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use support::{Counted, Link, Need, Queues, connect_to_each_other, context, lacks_need};
+
+/// Two connected pairs whose requests are awaited, and what they need.
+struct Tasks<B: Brand> {
+    domain: ProtectionDomain<B>,
+    poller: SharedPoller<B>,
+    left: (Sender<B>, Receiver<B>),
+    right: (Sender<B>, Receiver<B>),
+}
+
+impl<B: Brand> Tasks<B> {
+    fn new(domain: ProtectionDomain<B>, depth: u32) -> Self {
+        let Link { domain, poller, left, right, .. } = Link::new(domain, depth);
+        let poller = SharedPoller::new(poller);
+        let (left, right) = (poller.split(left).unwrap(), poller.split(right).unwrap());
+        Self { domain, poller, left, right }
+    }
+
+    /// A driver on a thread of its own, which ends when everything else is dropped.
+    fn drive(&self) -> JoinHandle<()>
+    where
+        B: 'static,
+    {
+        let driver = self.poller.driver().unwrap();
+        thread::spawn(move || driver.run_on_thread().unwrap())
+    }
+
+    fn buffer(&self, text: &[u8]) -> Buffer<B> {
+        let mut buffer = self.domain.buffer(64).unwrap();
+        buffer.write(text).unwrap();
+        buffer
+    }
+}
+
+/// Two connected pairs in a domain that is named by the calling test.
+macro_rules! tasks {
+    () => {{
+        interlock::domain! { struct Test; }
+        Tasks::new(context().named_domain(Test).unwrap(), 8)
+    }};
+}
+
+/// A target of one-sided requests, which stays registered.
+fn target<B: Brand>(
+    domain: &ProtectionDomain<B>,
+) -> (MemoryRegion<B, RemoteReadWrite, Vec<u64>>, RemoteRegion<RemoteReadWrite>) {
+    let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
+    let remote = region.remote();
+    (region, remote)
+}
+
+fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// The buffer of a completion, whatever its status.
+fn buffer_of<B>(completion: Completion<B>) -> Buffer<B> {
+    match completion.check() {
+        Ok(success) => success.into_buffer().unwrap(),
+        Err(failure) => failure.into_buffer().unwrap(),
+    }
+}
+
+/// Waits until `count` strays have come.
+fn strays<B: Brand>(sender: &mut Sender<B>, count: usize) -> Vec<Buffer<B>> {
+    let mut found = Vec::new();
+    while found.len() < count {
+        match sender.take_stray() {
+            Some(stray) => found.push(buffer_of(stray)),
+            None => {
+                // Any poll finds the strays. Here a send polls.
+                block_on(sender.send(Inline(b"")).unwrap()).ok();
+                thread::yield_now();
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_message_comes_and_both_buffers_come_back() {
+    let mut tasks = tasks!();
+    let driver = tasks.drive();
+    block_on(async {
+        tasks.right.1.post(tasks.domain.buffer(64).unwrap()).unwrap();
+        let sent = tasks.left.0.send(tasks.buffer(b"hello")).unwrap().await.unwrap();
+        let message = tasks.right.1.next().await.unwrap().unwrap().into_received().unwrap();
+        assert_eq!((&sent[..], &message[..]), (&b"hello"[..], &b"hello"[..]));
+        assert!(tasks.right.1.next().await.is_none(), "no receive is posted");
+    });
+    drop(tasks);
+    driver.join().unwrap();
+}
+
+/// On the soft device all requests complete at once, so the poll for the first answer takes everything from the device.
+#[test]
+fn what_came_with_the_answer_of_one_is_there_for_all() {
+    interlock::domain! { struct Test; }
+    let domain = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap().named_domain(Test).unwrap();
+    let (queue, poller) = domain.queue(64).unwrap();
+    let poller = SharedPoller::new(poller);
+    let (region, remote) = target(&domain);
+    let limits = Limits { sends: 4, receives: 4, ..Limits::default() };
+    let port = domain.context().active_port().unwrap();
+    let pair = || domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+    let (left, mut right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
+    // `right` has no lane, so its completions are not claimed.
+    let (mut sender, mut receiver) = poller.split(left).unwrap();
+    for start in 0..4 {
+        receiver.post(domain.buffer(16).unwrap()).unwrap();
+        let write = |_| Some(sender.write(domain.buffer(8).unwrap(), &remote).unwrap());
+        let [first, mut dropped, mut last] = [(); 3].map(write);
+        right.post_send(domain.buffer(8).unwrap()).unwrap();
+        block_on(first.unwrap()).unwrap();
+        // In each order.
+        for step in start..start + 4 {
+            match step % 4 {
+                0 => assert!(poller.take_unclaimed().is_some()),
+                1 => assert!(block_on(receiver.next()).unwrap().is_ok()),
+                2 => {
+                    drop(dropped.take());
+                    assert!(sender.take_stray().is_some());
+                }
+                _ => drop(block_on(last.take().unwrap()).unwrap()),
+            }
+        }
+        assert!(poller.take_unclaimed().is_none() && sender.take_stray().is_none());
+        assert_eq!((sender.in_flight(), receiver.in_flight()), (0, 0));
+    }
+    drop((sender, receiver, right, poller, region));
+}
+
+/// The receiver polls only when all messages have come, so it finds several completions at once.
+#[test]
+fn messages_that_came_together_are_received_in_their_order() {
+    if lacks_need(Need::Order) {
+        return;
+    }
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let limits = Limits { sends: 8, receives: 8, ..Limits::default() };
+    let port = domain.context().active_port().unwrap();
+    let [(queue, poller), (other, others)] = [(); 2].map(|()| domain.queue(limits.completions()).unwrap());
+    let left = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+    let right = domain.reliable(&other, &limits).unwrap().into_init(&port).unwrap();
+    let (left, right) = connect_to_each_other(&domain, left, right, &ConnectAttributes::default());
+    let (mut sender, _receiver) = SharedPoller::new(poller).split(left).unwrap();
+    let (_sender, mut receiver) = SharedPoller::new(others).split(right).unwrap();
+    for count in 2..=8_u8 {
+        (0..count).for_each(|_| _ = receiver.post(domain.buffer(1).unwrap()).unwrap());
+        for number in 0..count {
+            let mut buffer = domain.buffer(1).unwrap();
+            buffer.write(&[number]).unwrap();
+            block_on(sender.send(buffer).unwrap()).unwrap();
+        }
+        // The last messages may arrive a little later. The test does not depend on that.
+        thread::sleep(Duration::from_millis(20));
+        let found: Vec<_> =
+            (0..count).map(|_| block_on(receiver.next()).unwrap().unwrap().into_received().unwrap()[0]).collect();
+        assert_eq!(found, (0..count).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn writes_reads_and_atomics_give_what_they_fetched() {
+    let mut tasks = tasks!();
+    let driver = tasks.drive();
+    let (region, remote) = target(&tasks.domain);
+    let mut buffer = tasks.domain.buffer(8).unwrap();
+    buffer.write(&7_u64.to_ne_bytes()).unwrap();
+    block_on(async {
+        let sender = &mut tasks.left.0;
+        let buffer = sender.write(buffer, &remote).unwrap().await.unwrap();
+        let word = remote.slice(0..8).unwrap();
+        let buffer = sender.read(buffer, &word).unwrap().await.unwrap();
+        assert_eq!(buffer[..], 7_u64.to_ne_bytes());
+        if !lacks_need(Need::Atomics) {
+            let region = tasks.domain.register::<RemoteAll, _>(vec![7_u64]).unwrap();
+            let remote = region.remote();
+            let fetched = sender.fetch_and_add(buffer, &remote, 3).unwrap().await.unwrap();
+            assert_eq!(fetched.original, 7);
+            let fetched = sender.compare_and_swap(fetched.buffer, &remote, 10, 99).unwrap().await.unwrap();
+            assert_eq!(fetched.original, 10);
+        }
+    });
+    drop((tasks, region));
+    driver.join().unwrap();
+}
+
+#[test]
+fn shares_lists_and_inline_bytes_come_back_as_what_they_are() {
+    let mut tasks = tasks!();
+    let (region, remote) = target(&tasks.domain);
+    let share = tasks.buffer(b"again").share();
+    let list = BufferList::new(vec![tasks.buffer(b"one")]);
+    block_on(async {
+        let sender = &mut tasks.left.0;
+        let (first, second) = (sender.write(share.clone(), &remote).unwrap(), sender.write(share, &remote).unwrap());
+        assert_eq!(&first.await.unwrap()[..], b"again");
+        assert_eq!(&second.await.unwrap()[..], b"again");
+        let list = sender.post(WorkRequest::write(list, &remote)).unwrap().await.unwrap();
+        assert_eq!(list.into_buffers().len(), 1);
+        let () = sender.write(Inline(b""), &remote).unwrap().await.unwrap();
+    });
+    drop((tasks, region));
+}
+
+#[test]
+fn a_future_that_is_dropped_abandons_the_answer_and_not_the_request() {
+    let mut tasks = tasks!();
+    let driver = tasks.drive();
+    let (region, remote) = target(&tasks.domain);
+    let sender = &mut tasks.left.0;
+    // One future is dropped at once, one after a poll, and one by `abandon`.
+    drop(sender.write(tasks.domain.buffer(8).unwrap(), &remote).unwrap());
+    let mut polled = sender.write(tasks.domain.buffer(8).unwrap(), &remote).unwrap();
+    let answered = poll_once(&mut polled).is_ready();
+    drop(polled);
+    sender.write(tasks.domain.buffer(8).unwrap(), &remote).unwrap().abandon();
+    for _ in 0..8 {
+        tasks.right.1.post(tasks.domain.buffer(8).unwrap()).unwrap();
+    }
+    assert_eq!(strays(&mut tasks.left.0, 3 - usize::from(answered)).len(), 3 - usize::from(answered));
+    drop((tasks, region));
+    driver.join().unwrap();
+}
+
+#[test]
+fn a_stray_comes_home_though_nobody_waits() {
+    let mut tasks = tasks!();
+    let driver = tasks.drive();
+    let (region, remote) = target(&tasks.domain);
+    drop(tasks.left.0.write(tasks.domain.buffer(8).unwrap(), &remote).unwrap());
+    // Only the driver polls.
+    assert!(support::eventually(|| tasks.left.0.take_stray().is_some()));
+    assert_eq!(tasks.left.0.counters().strays, 1);
+    drop((tasks, region));
+    driver.join().unwrap();
+}
+
+/// Sends so many messages of one byte, each of which must have arrived.
+fn sends<B: Brand>(tasks: &mut Tasks<B>, count: usize) {
+    for _ in 0..count {
+        block_on(tasks.left.0.send(tasks.buffer(b"x")).unwrap()).unwrap();
+    }
+}
+
+fn pool_of<B: Brand>(tasks: &Tasks<B>, count: u32) -> Pool<B> {
+    let classes = vec![SizeClass { len_bytes: 64, count }];
+    tasks.domain.pool(&PoolOptions { classes, growth: Growth::Never, ..PoolOptions::default() }).unwrap()
+}
+
+fn free<B: Brand>(pool: &Pool<B>) -> usize {
+    pool.stats().classes[0].free
+}
+
+#[test]
+fn a_receiver_posts_by_itself_from_a_pool() {
+    let mut tasks = tasks!();
+    let pool = pool_of(&tasks, 3);
+    let too_long = tasks.right.1.refill_from(&pool, 65, 2).unwrap_err();
+    assert!(matches!(too_long, RefillError::TooLong(_)), "{too_long:?}");
+    assert_eq!(free(&pool), 3);
+    tasks.right.1.refill_from(&pool, 64, 2).unwrap();
+    assert_eq!((tasks.right.1.in_flight(), free(&pool)), (2, 1));
+    for _ in 0..20 {
+        sends(&mut tasks, 1);
+        drop(block_on(tasks.right.1.next()).unwrap().unwrap());
+    }
+    // Messages that wait to be taken count, so a slow program does not empty the pool.
+    sends(&mut tasks, 1);
+    drop(block_on(tasks.right.1.next()).unwrap().unwrap());
+    sends(&mut tasks, 1);
+    assert_eq!((tasks.right.1.in_flight(), free(&pool)), (1, 1), "the last one waits to be taken");
+}
+
+#[test]
+fn a_receiver_takes_no_pool_of_another_domain() {
+    let mut tasks = Tasks::new(context().checked_domain().unwrap(), 8);
+    let other = context().checked_domain().unwrap();
+    let classes = vec![SizeClass { len_bytes: 64, count: 2 }];
+    let pool = other.pool(&PoolOptions { classes, ..PoolOptions::default() }).unwrap();
+    assert_eq!(tasks.right.1.refill_from(&pool, 64, 2).unwrap_err(), RefillError::OtherDomain);
+    assert_eq!((tasks.right.1.in_flight(), free(&pool)), (0, 2));
+    assert!(block_on(tasks.right.1.next()).is_none());
+}
+
+#[test]
+fn a_receiver_waits_for_a_buffer_that_the_program_has() {
+    let mut tasks = tasks!();
+    let pool = pool_of(&tasks, 2);
+    tasks.right.1.refill_from(&pool, 64, 5).unwrap();
+    sends(&mut tasks, 2);
+    let mut kept: Vec<_> = (0..2).map(|_| block_on(tasks.right.1.next()).unwrap().unwrap()).collect();
+    assert_eq!((tasks.right.1.in_flight(), free(&pool)), (0, 0));
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut context = Context::from_waker(&waker);
+    assert!(tasks.right.1.poll_next(&mut context).is_pending());
+    // Without a driver, a wait that also looks at the pair polls again.
+    let before = woken.0.load(Ordering::Relaxed);
+    drop(kept.pop());
+    assert_eq!(woken.0.load(Ordering::Relaxed), before + 1, "the pool wakes the receiver");
+    assert!(tasks.right.1.poll_next(&mut context).is_pending());
+    assert_eq!(tasks.right.1.in_flight(), 1, "the buffer is posted");
+    sends(&mut tasks, 1);
+    kept.push(block_on(tasks.right.1.next()).unwrap().unwrap());
+    // The pair breaks: what is posted comes back, then the stream ends.
+    drop(kept.pop());
+    assert!(tasks.right.1.poll_next(&mut context).is_pending());
+    tasks.right.0.abort().unwrap();
+    assert!(block_on(tasks.right.1.next()).unwrap().is_err());
+    assert!(block_on(tasks.right.1.next()).is_none());
+    drop(kept);
+    assert_eq!(free(&pool), 2);
+}
+
+/// One message has come and is kept, so the pool is empty and no receive is posted.
+fn starved<B: Brand>(tasks: &mut Tasks<B>, pool: &Pool<B>) -> Buffer<B> {
+    tasks.right.1.refill_from(pool, 64, 1).unwrap();
+    sends(tasks, 1);
+    block_on(tasks.right.1.next()).unwrap().unwrap().into_buffer().unwrap()
+}
+
+#[test]
+fn a_wait_for_the_next_receive_that_was_dropped_keeps_no_buffer_of_the_pool() {
+    let mut tasks = tasks!();
+    let pool = pool_of(&tasks, 1);
+    let kept = starved(&mut tasks, &pool);
+    assert!(poll_once(&mut pin!(tasks.right.1.next())).is_pending());
+    drop(kept);
+    // The program does something else now: it wants the buffer for an answer.
+    assert!(pool.try_take(64).is_ok());
+    // The receiver goes on all the same.
+    assert!(poll_once(&mut pin!(tasks.right.1.next())).is_pending());
+    sends(&mut tasks, 1);
+    assert!(block_on(tasks.right.1.next()).unwrap().is_ok());
+}
+
+#[test]
+fn a_receiver_keeps_no_buffer_beside_those_that_it_has_posted() {
+    let mut tasks = tasks!();
+    let pool = pool_of(&tasks, 2);
+    let kept = starved(&mut tasks, &pool);
+    sends(&mut tasks, 1);
+    let also_kept = block_on(tasks.right.1.next()).unwrap().unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(tasks.right.1.poll_next(&mut context).is_pending());
+    drop((kept, also_kept));
+    assert!(tasks.right.1.poll_next(&mut context).is_pending());
+    assert_eq!((tasks.right.1.in_flight(), free(&pool)), (1, 1));
+    assert!(pool.try_take(64).is_ok(), "a client that needs it for its request would wait for ever");
+}
+
+#[test]
+fn the_receives_of_a_pair_that_was_aborted_end_also_while_the_pool_is_empty() {
+    let mut tasks = tasks!();
+    let pool = pool_of(&tasks, 1);
+    let _kept = starved(&mut tasks, &pool);
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(tasks.right.1.poll_next(&mut context).is_pending());
+    tasks.right.0.abort().unwrap();
+    assert!(matches!(tasks.right.1.poll_next(&mut context), Poll::Ready(None)));
+}
+
+#[test]
+fn a_receiver_that_waits_for_the_pool_is_woken_when_its_pair_breaks() {
+    if lacks_need(Need::Acknowledgements) {
+        return;
+    }
+    let mut tasks = tasks!();
+    let driver = tasks.drive();
+    let pool = pool_of(&tasks, 1);
+    let kept = starved(&mut tasks, &pool);
+    let Tasks { domain, poller, left, right: (mut sender, mut receiver) } = tasks;
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut context = Context::from_waker(&waker);
+    assert!(receiver.poll_next(&mut context).is_pending());
+    // A write to nowhere fails, and breaks the pair.
+    let (region, remote) = target(&domain);
+    drop(region);
+    block_on(sender.write(domain.buffer(8).unwrap(), &remote).unwrap()).unwrap_err();
+    let start = std::time::Instant::now();
+    let mut seen = 0;
+    while start.elapsed() < Duration::from_secs(5) {
+        let wakes = woken.0.load(Ordering::SeqCst);
+        if wakes != seen && matches!(receiver.poll_next(&mut context), Poll::Ready(None)) {
+            drop((kept, pool, poller, left, sender, receiver, domain));
+            return driver.join().unwrap();
+        }
+        seen = wakes;
+        thread::sleep(Duration::from_millis(1));
+    }
+    panic!("nobody has woken the receiver");
+}
+
+#[test]
+fn a_receiver_does_not_post_more_than_it_was_told() {
+    let mut tasks = tasks!();
+    let pool = pool_of(&tasks, 6);
+    let own = |tasks: &mut Tasks<_>| _ = tasks.right.1.post(tasks.domain.buffer(64).unwrap()).unwrap();
+    (0..2).for_each(|_| own(&mut tasks));
+    sends(&mut tasks, 2);
+    // Puts the messages in their places.
+    assert!(tasks.poller.take_unclaimed().is_none());
+    tasks.right.1.refill_from(&pool, 64, 2).unwrap();
+    for _ in 0..2 {
+        drop(block_on(tasks.right.1.next()).unwrap().unwrap());
+    }
+    assert_eq!(tasks.right.1.in_flight(), 2, "messages that waited to be taken");
+    own(&mut tasks);
+    sends(&mut tasks, 3);
+    for _ in 0..3 {
+        drop(block_on(tasks.right.1.next()).unwrap().unwrap());
+    }
+    assert_eq!(tasks.right.1.in_flight(), 2, "the program's own");
+}
+
+#[test]
+fn a_receiver_that_came_back_from_a_close_still_posts_by_itself() {
+    let mut tasks = tasks!();
+    let pool = pool_of(&tasks, 2);
+    tasks.right.1.refill_from(&pool, 64, 1).unwrap();
+    sends(&mut tasks, 1);
+    let Tasks { left: (sender, _receiver), right: (_sender, receiver), .. } = tasks;
+    let mut back = sender.close(receiver).unwrap_err();
+    drop(block_on(back.receiver.next()).unwrap().unwrap());
+    assert_eq!(back.receiver.in_flight(), 1);
+}
+
+#[test]
+fn a_receiver_that_may_post_nothing_waits_for_nothing() {
+    let mut tasks = tasks!();
+    let pool = pool_of(&tasks, 1);
+    tasks.right.1.refill_from(&pool, 64, 0).unwrap();
+    assert!(poll_once(&mut pin!(tasks.right.1.next())).is_ready());
+    assert_eq!((tasks.right.1.in_flight(), free(&pool)), (0, 1));
+}
+
+/// A future may outlive its pair. When it is dropped, another pair may have the slot.
+#[test]
+fn what_a_pair_has_left_is_no_stray_of_the_next_one() {
+    interlock::domain! { struct Test; }
+    let domain = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap().named_domain(Test).unwrap();
+    let (queue, poller) = domain.completion_queue(64).unwrap();
+    let poller = SharedPoller::new(poller);
+    let (_region, remote) = target(&domain);
+    let limits = Limits { sends: 4, receives: 4, ..Limits::default() };
+    let port = domain.context().active_port().unwrap();
+    let pair = || domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+    // The slots go round, so that each queue kind gets each slot.
+    let mut old = Vec::new();
+    for _ in 0..4 {
+        let (left, right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
+        let [(mut left, _receiver), (mut right, _other)] = [left, right].map(|pair| poller.split(pair).unwrap());
+        for sender in [&mut left, &mut right] {
+            let kept = sender.write(domain.buffer(8).unwrap(), &remote).unwrap();
+            block_on(sender.write(domain.buffer(8).unwrap(), &remote).unwrap()).unwrap();
+            old.push(kept);
+        }
+        old.truncate(2); // those of the first two pairs
+        drop((left, _receiver, right, _other));
+        while poller.take_unclaimed().is_some() {}
+    }
+    let (left, right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
+    let [(mut left, _receiver), (mut right, _other)] = [left, right].map(|pair| poller.split(pair).unwrap());
+    drop(old);
+    for sender in [&mut left, &mut right] {
+        assert!(sender.take_stray().is_none(), "of a pair that is gone");
+        assert_eq!(sender.counters().strays, 0);
+    }
+}
+
+/// Runs a function once, when it is woken.
+struct OnWake<F>(std::sync::Mutex<Option<F>>);
+
+impl<F: FnOnce() + Send> Wake for OnWake<F> {
+    fn wake(self: Arc<Self>) {
+        let f = self.0.lock().unwrap().take();
+        f.into_iter().for_each(|f| f());
+    }
+}
+
+/// Between the destroy of a pair and the end of its lanes, another thread may split a new pair, which gets the slots of
+/// the old one. Here a waker does that, so the order is always the same.
+#[test]
+fn a_pair_that_is_split_while_another_one_is_closed_gets_its_completions() {
+    interlock::domain! { struct Test; }
+    let domain = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap().named_domain(Test).unwrap();
+    let (queue, poller) = domain.completion_queue(256).unwrap();
+    let poller = SharedPoller::new(poller);
+    let limits = Limits { sends: 4, receives: 4, ..Limits::default() };
+    let port = domain.context().active_port().unwrap();
+    let pair = || domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+    let attributes = ConnectAttributes::default();
+    let (left, right) = connect_to_each_other(&domain, pair(), pair(), &attributes);
+    let peer = pair();
+    let driver = poller.driver().unwrap();
+    let (mut sender, receiver) = poller.split(left).unwrap();
+    // The peer has no receive, so this waits.
+    let mut posted = sender.send(domain.buffer(8).unwrap()).unwrap();
+    let (give, take) = std::sync::mpsc::channel();
+    thread::scope(|_| {
+        let in_waker = {
+            let (domain, queue, poller) = (domain.clone(), queue, poller.clone());
+            move || {
+                let new = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+                let (new, mut peer) = connect_to_each_other(&domain, new, peer, &attributes);
+                (0..2).for_each(|_| _ = peer.post_receive(domain.buffer(8).unwrap()).unwrap());
+                give.send((poller.split(new).unwrap(), peer)).unwrap();
+            }
+        };
+        let waker = Waker::from(Arc::new(OnWake(std::sync::Mutex::new(Some(in_waker)))));
+        assert!(Pin::new(&mut posted).poll(&mut Context::from_waker(&waker)).is_pending());
+    });
+    let closed = sender.close(receiver).unwrap().now();
+    assert!(!closed.has_drained);
+    let ((mut sender, mut receiver), mut peer) = take.try_recv().expect("the waker has run");
+    drop(driver);
+    receiver.post(domain.buffer(8).unwrap()).unwrap();
+    let mut sent = sender.send(domain.buffer(8).unwrap()).unwrap();
+    peer.post_send(domain.buffer(8).unwrap()).unwrap();
+    let mut is_ready = [false; 2];
+    for _ in 0..1000 {
+        is_ready[0] |= !is_ready[0] && poll_once(&mut sent).is_ready();
+        is_ready[1] |= !is_ready[1] && poll_once(&mut pin!(receiver.next())).is_ready();
+    }
+    assert_eq!(is_ready, [true; 2], "the send and the receive of the new pair");
+    drop((peer, right));
+}
+
+#[test]
+fn a_receiver_tells_how_few_receives_it_has_had() {
+    let mut tasks = tasks!();
+    let fewest = |tasks: &Tasks<_>| tasks.right.1.counters().fewest_receives;
+    for _ in 0..3 {
+        tasks.right.1.post(tasks.domain.buffer(64).unwrap()).unwrap();
+    }
+    assert_eq!(fewest(&tasks), None, "none was taken");
+    let mut took = Vec::new();
+    for posts in [1, 0, 2, 0] {
+        block_on(tasks.left.0.send(tasks.buffer(b"x")).unwrap()).unwrap();
+        block_on(tasks.right.1.next()).unwrap().unwrap();
+        took.push(fewest(&tasks).unwrap());
+        for _ in 0..posts {
+            tasks.right.1.post(tasks.domain.buffer(64).unwrap()).unwrap();
+        }
+    }
+    assert_eq!(took, [2, 2, 1, 1]);
+    assert_eq!(tasks.left.0.counters().fewest_receives, None, "it is no receiver");
+}
+
+/// Memory of a pool goes home by itself. It is not kept as a stray.
+#[test]
+fn a_stray_of_a_pool_goes_home() {
+    let mut tasks = tasks!();
+    let driver = tasks.drive();
+    let (region, remote) = target(&tasks.domain);
+    let classes = vec![SizeClass { len_bytes: 64, count: 2 }];
+    let options = PoolOptions { classes, growth: Growth::Never, ..PoolOptions::default() };
+    let pool = tasks.domain.pool(&options).unwrap();
+    for _ in 0..20 {
+        let buffer = block_on(pool.take(8)).unwrap();
+        drop(tasks.left.0.write(buffer, &remote).unwrap());
+    }
+    assert!(support::eventually(|| pool.stats().classes[0].free == 2));
+    assert!(tasks.left.0.take_stray().is_none());
+    let counters = tasks.left.0.counters();
+    assert_eq!((counters.posted, counters.completed, counters.failed, counters.strays), (20, 20, 0, 20));
+    assert!(support::eventually(|| tasks.poller.counters().turns > 0), "the driver has begun");
+    drop((tasks, region, pool));
+    driver.join().unwrap();
+}
+
+#[test]
+fn a_future_that_is_forgotten_loses_no_request_of_another() {
+    let mut tasks = tasks!();
+    let (region, remote) = target(&tasks.domain);
+    let sender = &mut tasks.left.0;
+    let buffer = || tasks.domain.buffer(8).unwrap();
+    // Enough rounds to go around the ring more than once.
+    for round in 0..40 {
+        if round % 3 == 0 {
+            let mut lost = sender.write(buffer(), &remote).unwrap();
+            if round % 2 == 0 {
+                let _ = poll_once(&mut lost);
+            }
+            mem::forget(lost);
+        }
+        let kept = sender.write(buffer(), &remote).unwrap();
+        block_on(kept).unwrap();
+    }
+    drop((tasks, region));
+}
+
+#[test]
+fn an_answer_waits_for_a_future_that_is_polled_late() {
+    let mut tasks = tasks!();
+    let (region, remote) = target(&tasks.domain);
+    let sender = &mut tasks.left.0;
+    let late: Vec<_> = (0..3).map(|_| sender.write(tasks.domain.buffer(8).unwrap(), &remote).unwrap()).collect();
+    for _ in 0..40 {
+        block_on(sender.write(tasks.domain.buffer(8).unwrap(), &remote).unwrap()).unwrap();
+    }
+    for posted in late {
+        block_on(posted).unwrap();
+    }
+    drop((tasks, region));
+}
+
+#[test]
+fn a_batch_is_one_future_and_its_vector_comes_back() {
+    let mut tasks = tasks!();
+    let driver = tasks.drive();
+    let (region, remote) = target(&tasks.domain);
+    let mut buffers = tasks.domain.buffers(20, 8).unwrap();
+    let mut done = 0;
+    block_on(async {
+        while done < 20 {
+            tasks.left.0.room().await.unwrap();
+            let posted = tasks.left.0.post_all(&mut buffers, |buffer| WorkRequest::write(buffer, &remote)).unwrap();
+            done += posted.await.unwrap().len();
+        }
+    });
+    assert_eq!(done, 20);
+    drop((tasks, region));
+    driver.join().unwrap();
+}
+
+#[test]
+fn a_batch_that_is_dropped_gives_strays() {
+    let mut tasks = tasks!();
+    let (region, remote) = target(&tasks.domain);
+    let mut buffers = tasks.domain.buffers(6, 8).unwrap();
+    let mut posted = tasks.left.0.post_all(&mut buffers, |buffer| WorkRequest::write(buffer, &remote)).unwrap();
+    let answered = 6 - if poll_once(&mut posted).is_ready() { 0 } else { posted.len() };
+    drop(posted);
+    for _ in 0..8 {
+        tasks.right.1.post(tasks.domain.buffer(8).unwrap()).unwrap();
+    }
+    assert_eq!(strays(&mut tasks.left.0, 6 - answered).len(), 6 - answered);
+    drop((tasks, region));
+}
+
+#[test]
+fn room_comes_when_a_request_completes() {
+    let mut tasks = tasks!();
+    let driver = tasks.drive();
+    let (region, remote) = target(&tasks.domain);
+    let sender = &mut tasks.left.0;
+    block_on(async {
+        for _ in 0..100 {
+            sender.room().await.unwrap();
+            drop(sender.write(tasks.domain.buffer(8).unwrap(), &remote).unwrap());
+        }
+    });
+    drop((tasks, region));
+    driver.join().unwrap();
+}
+
+#[test]
+fn without_a_driver_futures_poll_by_themselves() {
+    let mut tasks = tasks!();
+    tasks.right.1.post(tasks.domain.buffer(64).unwrap()).unwrap();
+    let sent = tasks.left.0.send(tasks.buffer(b"alone")).unwrap();
+    block_on(async {
+        let message = tasks.right.1.next().await.unwrap().unwrap().into_received().unwrap();
+        assert_eq!(&message[..], b"alone");
+        sent.await.unwrap();
+    });
+}
+
+#[test]
+fn a_driver_runs_a_future_on_its_own_thread() {
+    let mut tasks = tasks!();
+    let mut driver = tasks.poller.driver().unwrap();
+    assert!(tasks.poller.driver().is_none(), "one at a time");
+    tasks.right.1.post(tasks.domain.buffer(64).unwrap()).unwrap();
+    let sent = tasks.left.0.send(tasks.buffer(b"one thread")).unwrap();
+    let message = driver
+        .block_on(async {
+            sent.await.unwrap();
+            tasks.right.1.next().await.unwrap().unwrap().into_received().unwrap()
+        })
+        .unwrap();
+    assert_eq!(&message[..], b"one thread");
+    drop(driver);
+    assert!(tasks.poller.driver().is_some());
+}
+
+/// The driver is dropped while a task sleeps. The task is woken, and goes on without a driver.
+#[test]
+fn a_driver_that_is_dropped_wakes_all_who_wait() {
+    let mut tasks = tasks!();
+    let driver = tasks.poller.driver().unwrap();
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    tasks.right.1.post(tasks.domain.buffer(64).unwrap()).unwrap();
+    assert!(tasks.right.1.poll_next(&mut Context::from_waker(&waker)).is_pending());
+    assert_eq!(woken.0.load(Ordering::SeqCst), 0);
+    drop(driver);
+    assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+    let sent = tasks.left.0.send(tasks.buffer(b"on")).unwrap();
+    block_on(async {
+        sent.await.unwrap();
+        tasks.right.1.next().await.unwrap().unwrap();
+    });
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A waker that panics.
+struct Panicking;
+
+impl Wake for Panicking {
+    fn wake(self: Arc<Self>) {
+        panic!("this waker always panics");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_keeps_nobody_else_asleep() {
+    let mut tasks = tasks!();
+    let mut driver = tasks.poller.driver().unwrap();
+    let (panicking, woken) = (Waker::from(Arc::new(Panicking)), Arc::new(Count::default()));
+    let counting = Waker::from(Arc::clone(&woken));
+    for receiver in [&mut tasks.left.1, &mut tasks.right.1] {
+        receiver.post(tasks.domain.buffer(64).unwrap()).unwrap();
+    }
+    assert!(tasks.left.1.poll_next(&mut Context::from_waker(&panicking)).is_pending());
+    assert!(tasks.right.1.poll_next(&mut Context::from_waker(&counting)).is_pending());
+    let to_right = tasks.left.0.send(tasks.buffer(b"r")).unwrap();
+    let to_left = tasks.right.0.send(tasks.buffer(b"l")).unwrap();
+    let both = async { (to_right.await.is_ok(), to_left.await.is_ok()) };
+    let polled = catch_unwind(AssertUnwindSafe(|| driver.block_on(both)));
+    // The panic comes out here or elsewhere, depending on who polls. The right receiver is woken in any case.
+    drop(polled);
+    assert!(support::eventually(|| {
+        let _ = catch_unwind(AssertUnwindSafe(|| poll_once(&mut pin!(tasks.left.1.next()))));
+        woken.0.load(Ordering::SeqCst) == 1
+    }));
+    drop(driver);
+}
+
+#[test]
+fn a_pair_that_is_dropped_answers_its_futures() {
+    let mut tasks = tasks!();
+    let driver = tasks.drive();
+    let mut others = Vec::new();
+    // No receive is posted, so the sends wait.
+    for _ in 0..4 {
+        others.push(tasks.left.0.send(tasks.buffer(b"never")).unwrap());
+    }
+    let Tasks { domain, poller, left, right } = tasks;
+    drop((left, right));
+    for posted in others {
+        let failure = match block_on(posted) {
+            Ok(_) => continue, // The device was faster than the drop.
+            Err(RequestError::Failed(failure)) => failure,
+            Err(error) => panic!("{error}"),
+        };
+        // Soft iWARP ends the stream for want of a receive, perhaps before the drop.
+        let expected = matches!(failure.status, Status::Destroyed | Status::Flushed | Status::RnrRetryExceeded);
+        assert!(expected || context().is_iwarp(), "{:?}", failure.status);
+        assert!(failure.into_buffer().is_some());
+    }
+    drop((domain, poller));
+    driver.join().unwrap();
+}
+
+#[test]
+fn a_pair_of_another_queue_comes_back() {
+    let tasks = tasks!();
+    let (queue, _poller) = tasks.domain.queue(64).unwrap();
+    let port = tasks.domain.context().active_port().unwrap();
+    if tasks.domain.context().is_iwarp() {
+        return;
+    }
+    let limits = Limits { sends: 2, receives: 2, ..Limits::default() };
+    let pair = tasks.domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+    let myself = pair.endpoint();
+    let pair = pair.connect(&myself).unwrap();
+    let number = pair.number();
+    let error = tasks.poller.split(pair).unwrap_err();
+    assert_eq!(error.queue_pair.number(), number);
+}
+
+/// Several tasks on several threads, each with futures that it drops, forgets or awaits.
+#[test]
+fn many_threads_lose_nothing() {
+    let mut tasks = tasks!();
+    let driver = tasks.drive();
+    let (region, remote) = target(&tasks.domain);
+    let rounds = if cfg!(miri) { 20 } else { 2000 };
+    thread::scope(|scope| {
+        for side in [&mut tasks.left.0, &mut tasks.right.0] {
+            let domain = &tasks.domain;
+            let remote = &remote;
+            scope.spawn(move || {
+                let mut mine = domain.buffers(4, 8).unwrap();
+                block_on(async {
+                    for round in 0..rounds {
+                        while let Some(stray) = side.take_stray() {
+                            mine.push(buffer_of(stray));
+                        }
+                        side.room().await.unwrap();
+                        let Some(buffer) = mine.pop() else { continue };
+                        let mut posted = side.write(buffer, remote).unwrap();
+                        match round % 3 {
+                            0 => drop(posted),
+                            1 => {
+                                if let Poll::Ready(answer) =
+                                    poll_fn(|context| Poll::Ready(Pin::new(&mut posted).poll(context))).await
+                                {
+                                    mine.push(answer.unwrap());
+                                }
+                            }
+                            _ => mine.push(posted.await.unwrap()),
+                        }
+                    }
+                    while mine.len() < 4 {
+                        if let Some(stray) = side.take_stray() {
+                            mine.push(buffer_of(stray));
+                        }
+                        thread::yield_now();
+                    }
+                });
+            });
+        }
+    });
+    drop((tasks, region));
+    driver.join().unwrap();
+}
+
+/// A permit of a broken pair does not wait for the room of other permits: its post is refused as broken.
+#[test]
+fn a_permit_of_a_broken_pair_says_that_it_is_broken() {
+    // A send waits for a receive until the pair goes to Error. Soft iWARP never completes what is posted after that.
+    if lacks_need(Need::Waiting) {
+        return;
+    }
+    let Tasks { domain, poller, left: (sender, receiver), right } = tasks!();
+    let shared = sender.into_shared();
+    let [first, second, third, kept] = [(); 4].map(|()| block_on(shared.room()).unwrap());
+    let waiting = shared.with(|sender| sender.send(Inline(b""))).unwrap();
+    shared.with(Sender::abort).unwrap();
+    // The flushed request shows that the pair is broken.
+    block_on(waiting).unwrap_err();
+    let refused = first.with(|sender| sender.send(Inline(b""))).unwrap_err();
+    assert!(matches!(refused, PostError::Broken { .. }), "{refused:?}");
+    let refused = second.with(|sender| sender.post(WorkRequest::send(domain.buffer(8).unwrap()))).map(drop);
+    assert!(matches!(refused, Err(PostError::Broken { .. })), "{refused:?}");
+    let mut items = domain.buffers(2, 8).unwrap();
+    let refused = third.with(|sender| sender.post_all(&mut items, WorkRequest::send)).map(drop).unwrap_err();
+    assert!(matches!(refused.into_cause(), PostAllCause::Stopped(PostError::Broken { .. })));
+    drop(kept);
+    drop((shared, receiver, right, poller));
+}
+
+/// Many threads on one pair, with more requests than fit.
+#[test]
+fn many_tasks_share_a_sender() {
+    let tasks = tasks!();
+    let driver = tasks.drive();
+    let (region, remote) = target(&tasks.domain);
+    let Tasks { domain, poller, left: (sender, receiver), right } = tasks;
+    let shared = sender.into_shared();
+    let rounds = if cfg!(miri) { 5 } else { 300 };
+    thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                block_on(async {
+                    let mut buffer = domain.buffer(8).unwrap();
+                    for _ in 0..rounds {
+                        let permit = shared.room().await.unwrap();
+                        buffer = permit.with(|sender| sender.write(buffer, &remote)).unwrap().await.unwrap();
+                    }
+                });
+            });
+        }
+    });
+    let sender = shared.try_into_sender().unwrap();
+    assert_eq!((sender.in_flight(), sender.free()), (0, 8));
+    drop((sender, receiver, right, poller, domain, region));
+    driver.join().unwrap();
+}
+
+#[test]
+fn room_is_promised_in_turn_and_not_overtaken() {
+    let tasks = tasks!();
+    let (region, remote) = target(&tasks.domain);
+    let Tasks { domain, poller, left: (sender, receiver), right } = tasks;
+    let write = |sender: &mut Sender<_>| sender.write(domain.buffer(8).unwrap(), &remote);
+    let shared = sender.into_shared();
+    // Permits take all the room, and two more waits follow.
+    let mut permits: Vec<_> = (0..8).map(|_| block_on(shared.room()).unwrap()).collect();
+    let (mut first, mut second) = (Box::pin(shared.room()), Box::pin(shared.room()));
+    assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
+    assert!(matches!(shared.with(write), Err(interlock::PostError::QueueFull(_))), "a post overtakes nobody");
+    permits.pop();
+    assert!(poll_once(&mut second).is_pending(), "the first one is first");
+    drop(first);
+    let Poll::Ready(Ok(permit)) = poll_once(&mut second) else { panic!("the next one is first now") };
+    let posted = permit.with(write).unwrap();
+    block_on(posted).unwrap();
+    drop(second);
+    for permit in permits {
+        block_on(permit.with(write).unwrap()).unwrap();
+    }
+    block_on(shared.with(write).unwrap()).unwrap();
+    drop((receiver, right, poller, region));
+}
+
+/// Waits for room end when the pair is broken. A pair whose requests were all flushed has no failure of its own.
+#[test]
+fn a_wait_for_room_ends_when_the_pair_is_broken() {
+    // The sends wait for receives until the pair goes to Error. Soft iWARP never completes what is posted after that.
+    if lacks_need(Need::Waiting) {
+        return;
+    }
+    let tasks = tasks!();
+    let driver = tasks.drive();
+    let Tasks { domain, poller, left: (mut sender, receiver), right } = tasks;
+    let posted: Vec<_> = (0..8).map(|_| sender.send(domain.buffer(8).unwrap()).unwrap()).collect();
+    sender.abort().unwrap();
+    let shared = sender.into_shared();
+    let waits: Vec<_> = (0..3)
+        .map(|_| {
+            let shared = shared.clone();
+            thread::spawn(move || drop(block_on(shared.room()).unwrap()))
+        })
+        .collect();
+    for posted in posted {
+        let status = block_on(posted).unwrap_err().into_failure().unwrap().status;
+        assert!(matches!(status, Status::Flushed | Status::RnrRetryExceeded), "{status}");
+    }
+    for wait in waits {
+        wait.join().unwrap();
+    }
+    let mut sender = shared.try_into_sender().unwrap();
+    block_on(sender.room()).unwrap();
+    drop((sender, receiver, right, poller, domain));
+    driver.join().unwrap();
+}
+
+/// One permit is kept for long, and meanwhile the room of other requests comes back.
+#[test]
+fn room_that_comes_back_goes_to_the_first_in_the_line() {
+    let tasks = tasks!();
+    let driver = tasks.drive();
+    let (region, remote) = target(&tasks.domain);
+    let Tasks { domain, poller, left: (sender, receiver), right } = tasks;
+    let shared = sender.into_shared();
+    let kept = block_on(shared.room()).unwrap();
+    let wakes = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let posted: Vec<_> =
+        (0..7).map(|_| shared.with(|sender| sender.write(domain.buffer(8).unwrap(), &remote)).unwrap()).collect();
+    let mut wait = Box::pin(shared.room());
+    let first = wait.as_mut().poll(&mut Context::from_waker(&waker));
+    if first.is_pending() {
+        for posted in posted {
+            block_on(posted).unwrap();
+        }
+        assert!(wakes.0.load(Ordering::Relaxed) > 0, "seven requests have completed");
+        assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+    }
+    drop((first, wait, kept));
+    drop((shared, receiver, right, poller, region, domain));
+    driver.join().unwrap();
+}
+
+/// A vector of posts takes no room that was promised to others.
+#[test]
+fn a_vector_of_posts_overtakes_nobody() {
+    let tasks = tasks!();
+    let (region, remote) = target(&tasks.domain);
+    let Tasks { domain, poller, left: (sender, receiver), right } = tasks;
+    let shared = sender.into_shared();
+    let permits: Vec<_> = (0..3).map(|_| block_on(shared.room()).unwrap()).collect();
+    let mut buffers = domain.buffers(8, 8).unwrap();
+    let posted =
+        shared.with(|sender| sender.post_all(&mut buffers, |buffer| WorkRequest::write(buffer, &remote))).unwrap();
+    assert_eq!((posted.len(), buffers.len()), (5, 3));
+    for permit in permits {
+        drop(permit.with(|sender| sender.write(domain.buffer(8).unwrap(), &remote)).unwrap());
+    }
+    assert_eq!(block_on(posted).unwrap().len(), 5);
+    drop((shared, receiver, right, poller, region));
+}
+
+/// A wait that was given up keeps neither the driver nor memory alive.
+#[test]
+fn a_wait_that_was_given_up_ends_with_its_half() {
+    let tasks = tasks!();
+    let driver = tasks.poller.driver().unwrap();
+    let Tasks { domain, poller, left: (sender, mut receiver), right } = tasks;
+    receiver.post(domain.buffer(8).unwrap()).unwrap();
+    let mut next = Box::pin(receiver.next());
+    assert!(poll_once(&mut next).is_pending());
+    drop(next);
+    drop((sender, receiver, right, poller, domain));
+    driver.run_on_thread().unwrap();
+}
+
+/// Requests and messages from before the split are not lost, and are not mistaken for those of another pair.
+#[test]
+fn requests_from_before_the_split_come_out() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let (queue, poller) = domain.queue(64).unwrap();
+    let poller = SharedPoller::new(poller);
+    let (region, remote) = target(&domain);
+    let port = domain.context().active_port().unwrap();
+    let limits = Limits { sends: 4, receives: 4, ..Limits::default() };
+    let pairs = || {
+        let pair = || domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+        connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default())
+    };
+    // Only `other` is split, and polls for all.
+    let (other, _peer) = pairs();
+    let (mut other, _receiver) = poller.split(other).unwrap();
+    let mut polls = || block_on(other.write(domain.buffer(8).unwrap(), &remote).unwrap()).map(drop).unwrap();
+
+    // A pair that is gone leaves a flushed receive, which nobody claims.
+    let (mut gone, _peer_of_gone) = pairs();
+    gone.post_receive(domain.buffer(16).unwrap()).unwrap();
+    drop(gone);
+    polls();
+    // The next pairs may get the slot of the pair that is gone.
+    for round in 0..4 {
+        let (mut left, mut right) = pairs();
+        right.post_receive(domain.buffer(64).unwrap()).unwrap();
+        left.post_send(domain.buffer(8).unwrap()).unwrap();
+        // In some rounds the requests complete before the split, in others later.
+        if round % 2 == 0 {
+            (0..4).for_each(|_| polls());
+        }
+        let (mut sender, _left_receiver) = poller.split(left).unwrap();
+        let (_right_sender, mut receiver) = poller.split(right).unwrap();
+        let message = block_on(receiver.next()).unwrap().unwrap().into_received().unwrap();
+        assert_eq!(message.capacity(), 64, "the receive of this pair");
+        let mut found = None;
+        while found.is_none() {
+            polls();
+            found = sender.take_stray();
+        }
+        assert_eq!(buffer_of(found.unwrap()).capacity(), 8);
+        assert_eq!(sender.counters().dropped_strays, 0);
+    }
+    drop(region);
+}
+
+/// A server whose clients vanish while they connect has such pairs.
+#[test]
+fn pairs_that_never_connect_keep_little_memory_and_none_of_a_pool() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let (queue, poller) = domain.queue(16).unwrap();
+    let poller = SharedPoller::new(poller);
+    let (port, limits) = (domain.context().active_port().unwrap(), Limits { receives: 4, ..Limits::default() });
+    let classes = vec![SizeClass { len_bytes: 64, count: 2 }];
+    let pool = domain.pool(&PoolOptions { classes, growth: Growth::Never, ..PoolOptions::default() }).unwrap();
+    let mut driver = poller.driver().unwrap();
+    let mut polls = || {
+        let mut count = 0;
+        let turns = poll_fn(|context| {
+            count += 1;
+            context.waker().wake_by_ref();
+            if count < 3 { Poll::Pending } else { Poll::Ready(()) }
+        });
+        driver.block_on(turns).unwrap();
+    };
+    for _ in 0..50 {
+        let mut pair = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+        for _ in 0..2 {
+            pair.post_receive(pool.try_take(64).expect("those of the last pair are at home")).unwrap();
+            pair.post_receive(domain.buffer(8).unwrap()).unwrap();
+        }
+        drop(pair);
+        assert!(support::eventually(|| {
+            polls();
+            pool.stats().classes[0].free == 2 && queue.room() == queue.capacity()
+        }));
+    }
+    let kept = std::iter::from_fn(|| poller.take_unclaimed()).map(buffer_of).count();
+    assert!((1..=queue.capacity() as usize).contains(&kept), "{kept}");
+}
+
+#[test]
+fn shared_receives_come_with_the_pair_that_took_them() {
+    interlock::domain! { struct Test; }
+    let domain = context().named_domain(Test).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let (queue, poller) = domain.queue(64).unwrap();
+    let poller = SharedPoller::new(poller);
+    let driver = poller.driver().unwrap();
+    let driver = thread::spawn(move || driver.run_on_thread().unwrap());
+    let mut stock = domain.shared_receive_queue(&SharedLimits { receives: 8, ..SharedLimits::default() }).unwrap();
+    let first = poller.receives_of(&stock).unwrap();
+    assert_eq!(poller.receives_of(&stock).unwrap_err(), ReceivesError::Taken);
+    drop(first);
+    let mut receives = poller.receives_of(&stock).unwrap();
+    let limits = Limits { sends: 4, receives: 4, ..Limits::default() };
+    let (mut senders, mut servers) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        let server = stock.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+        let client = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+        let (client, server) = connect_to_each_other(&domain, client, server, &ConnectAttributes::default());
+        senders.push(poller.split(client).unwrap());
+        servers.push(poller.split(server).unwrap());
+    }
+    block_on(async {
+        for round in 0..20_u8 {
+            stock.post_receive(domain.buffer(64).unwrap()).unwrap();
+            let at = usize::from(round % 2);
+            let mut text = domain.buffer(64).unwrap();
+            text.write(&[round]).unwrap();
+            let sent = senders[at].0.send(text).unwrap();
+            let success = receives.next().await.unwrap();
+            assert_eq!(success.queue_pair(), servers[at].0.number());
+            assert_eq!(success.into_received().unwrap()[..], [round]);
+            sent.await.unwrap();
+        }
+    });
+    drop((senders, servers, receives, stock, poller, queue, domain));
+    driver.join().unwrap();
+}
+
+/// The receives of a dropped receiver are freed with its pair, although nobody fetches them.
+#[test]
+fn a_receiver_that_is_dropped_keeps_no_memory() {
+    interlock::domain! { struct Test; }
+    let freed = Arc::new(AtomicUsize::new(0));
+    let mut tasks = Tasks::new(context().named_domain(Test).unwrap(), 8);
+    let driver = tasks.drive();
+    let counted = Foreign(Counted::new(8, &freed));
+    let (rest, buffer) = tasks.domain.register::<LocalWrite, _>(counted).unwrap().split();
+    tasks.right.1.post(buffer).unwrap();
+    drop(rest);
+    let Tasks { domain, poller, left, right } = tasks;
+    drop((left, right));
+    assert!(support::eventually(|| freed.load(Ordering::SeqCst) == 1));
+    drop((domain, poller));
+    driver.join().unwrap();
+}
+
+#[test]
+fn futures_can_go_to_other_threads() {
+    fn can<T: Send + Sync + Unpin + 'static>() {}
+    interlock::domain! { struct Test; }
+    can::<Posted<Test, Buffer<Test>>>();
+    can::<SharedPoller<Test>>();
+}

@@ -1,0 +1,119 @@
+//! Shows that each type-level mechanism is the reason why its illegal programs do not compile: without it, they
+//! compile.
+//!
+//! A mutant is a copy of the library without one mechanism. The cases of `ui-tests` that rest on the mechanism must
+//! compile against the mutant. A case that still fails is refused for another reason than the one that it names.
+//!
+//! The run-time brand compares domains instead. Without one of its comparisons, the tests that rest on that comparison
+//! must fail, and no others.
+
+mod aio;
+mod cm;
+mod comparisons;
+mod memory;
+mod queue;
+
+use comparisons::UNCHECKED;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs, os::unix};
+
+struct Mutant {
+    without: &'static str,
+    /// File, text and replacement. Every occurrence in the file is replaced.
+    changes: &'static [(&'static str, &'static str, &'static str)],
+    /// The cases that compile against the mutant.
+    cases: &'static [&'static str],
+}
+
+/// All mutants, by the layer of their mechanism.
+const MUTANTS: [&[Mutant]; 4] = [memory::MUTANTS, queue::MUTANTS, cm::MUTANTS, aio::MUTANTS];
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy(&from, &to);
+        } else {
+            fs::copy(from, to).unwrap();
+        }
+    }
+}
+
+/// Copies the package to `library` and applies `changes`.
+fn write(root: &Path, library: &Path, without: &str, changes: &[(&str, &str, &str)]) {
+    let _ = fs::remove_dir_all(library);
+    copy(&root.join("src"), &library.join("src"));
+    // The rest of the package is unchanged, and its manifest names some of the files.
+    for entry in fs::read_dir(root).unwrap().map(Result::unwrap) {
+        if !["src", "target", ".git"].map(Into::into).contains(&entry.file_name()) {
+            unix::fs::symlink(entry.path(), library.join(entry.file_name())).unwrap();
+        }
+    }
+    for change in changes {
+        fs::write(library.join("src").join(change.0), changed(library, without, change)).unwrap();
+    }
+}
+
+/// Returns the text of the file with the change applied.
+fn changed(package: &Path, without: &str, (file, from, to): &(&str, &str, &str)) -> String {
+    let text = fs::read_to_string(package.join("src").join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+    assert!(text.contains(from), "no mutant without {without}: {file} has no `{from}`");
+    text.replace(from, to)
+}
+
+impl Mutant {
+    /// Writes the mutant to `folder/library`, and a package of its cases to `folder/cases`.
+    fn write(&self, root: &Path, folder: &Path) {
+        let cases = folder.join("cases");
+        write(root, &folder.join("library"), self.without, self.changes);
+        fs::create_dir_all(&cases).unwrap();
+        let mut manifest = String::from(
+            "[package]\nname = 'cases'\nedition = '2024'\n\n[dependencies]\n\
+             zerocopy = { version = '0.8', features = ['derive'] }\n\
+             rdma-interlock = { path = '../library', default-features = false, features = ['soft', 'aio'] }\n\n[workspace]\n",
+        );
+        for case in self.cases {
+            let (name, path) = (case.replace('/', "_"), root.join("ui-tests").join(case).with_extension("rs"));
+            manifest += &format!("\n[[bin]]\nname = '{name}'\npath = '{}'\n", path.display());
+        }
+        fs::write(cases.join("Cargo.toml"), manifest).unwrap();
+        fs::copy(root.join("Cargo.lock"), cases.join("Cargo.lock")).unwrap();
+    }
+}
+
+/// Fails as soon as a change to the library breaks a mutant, without building the mutants.
+#[test]
+fn what_a_mutant_changes_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let of_types = MUTANTS.into_iter().flatten().map(|mutant| (mutant.without, mutant.changes));
+    let of_comparisons = UNCHECKED.iter().map(|mutant| (mutant.without, mutant.changes));
+    for (without, changes) in of_types.chain(of_comparisons) {
+        changes.iter().for_each(|change| drop(changed(root, without, change)));
+    }
+}
+
+#[test]
+#[ignore = "builds the library once per mutant, a minute or two in all: cargo test --test mutants -- --ignored"]
+fn without_its_mechanism_each_case_compiles() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants");
+    let mut survivors = Vec::new();
+    for mutant in MUTANTS.into_iter().flatten() {
+        mutant.write(&root, &folder);
+        let output = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()))
+            .args(["check", "--offline", "--keep-going", "--message-format=short", "--quiet"])
+            .current_dir(folder.join("cases"))
+            .env("CARGO_TARGET_DIR", folder.join("target"))
+            .output()
+            .unwrap();
+        println!("without {}: {}", mutant.without, if output.status.success() { "compiles" } else { "still refused" });
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let errors = text.lines().filter(|line| line.contains("error")).collect::<Vec<_>>().join("\n");
+            survivors.push(format!("without {}:\n{errors}", mutant.without));
+        }
+    }
+    assert!(survivors.is_empty(), "cases that are refused for another reason:\n{}", survivors.join("\n"));
+}

@@ -1,0 +1,11 @@
+//! Rule G3: a grant has one holder.
+//! Error: E0599
+
+use interlock::RemoteWrite;
+use interlock::aio::lend::Granted;
+
+fn twice<B>(granted: Granted<B, RemoteWrite>) -> Vec<Granted<B, RemoteWrite>> {
+    vec![granted.clone(), granted]
+}
+
+fn main() {}

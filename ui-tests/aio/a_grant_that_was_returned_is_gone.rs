@@ -1,0 +1,12 @@
+//! Rule G3: a grant has one holder.
+//! Error: E0382
+
+use interlock::aio::lend::{Granted, UseError};
+use interlock::{Brand, Buffer, RemoteWrite};
+
+fn late<B: Brand>(granted: Granted<B, RemoteWrite>, buffer: Buffer<B>) -> Result<(), UseError<Buffer<B>>> {
+    drop(granted.give_back());
+    granted.whole().write(buffer).map(drop)
+}
+
+fn main() {}

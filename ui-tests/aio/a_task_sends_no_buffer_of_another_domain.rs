@@ -1,0 +1,13 @@
+//! Rule A5: what a task posts is of the domain of its queue pair.
+//! Error: E0277
+
+use interlock::Buffer;
+use interlock::aio::Sender;
+interlock::domain! { struct Storage; }
+interlock::domain! { struct Scratch; }
+
+fn send(sender: &mut Sender<Storage>, buffer: Buffer<Scratch>) {
+    drop(sender.send(buffer));
+}
+
+fn main() {}

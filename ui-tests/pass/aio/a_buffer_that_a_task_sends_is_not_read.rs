@@ -1,0 +1,13 @@
+//! Rule A2: memory that a task has posted is gone until its answer.
+
+use interlock::aio::{Connection, RequestError};
+use interlock::{Brand, Buffer};
+
+async fn send<B: Brand>(connection: &mut Connection<B>, buffer: Buffer<B>) -> Result<u8, RequestError<B>> {
+    let Ok(posted) = connection.send(buffer) else { return Ok(0) };
+    let buffer = posted.await?;
+    let first = buffer[0];
+    Ok(first)
+}
+
+fn main() {}

@@ -1,0 +1,11 @@
+//! Rule A3: a permit is for one post.
+
+use interlock::aio::Permit;
+use interlock::{Brand, Buffer};
+
+fn post<B: Brand>(permit: Permit<'_, B>, one: Buffer<B>, two: Buffer<B>) {
+    let _one = permit.with(|sender| sender.send(one));
+    drop(two);
+}
+
+fn main() {}

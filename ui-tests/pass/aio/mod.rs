@@ -1,0 +1,12 @@
+mod a_buffer_that_a_task_sends_is_not_read;
+mod a_connection_that_is_closed_is_not_used;
+mod a_grant_is_not_cloned;
+mod a_grant_that_was_returned_is_gone;
+mod a_lease_that_is_lent_is_gone;
+mod a_part_ends_before_its_grant_is_returned;
+mod a_permit_ends_before_its_sender;
+mod a_permit_posts_once;
+mod a_sender_is_not_cloned;
+mod a_task_sends_no_buffer_of_another_domain;
+mod an_answer_comes_once;
+mod lent_memory_is_no_slice;

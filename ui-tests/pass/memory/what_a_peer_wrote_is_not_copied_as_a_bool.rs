@@ -1,0 +1,9 @@
+//! Rule M11: bytes are viewed only as types for which they are a value.
+
+use interlock::{Brand, MemoryRegion, RemoteWrite};
+
+fn flags<B: Brand>(region: &MemoryRegion<B, RemoteWrite>, flags: &mut [u32]) {
+    let _ = region.read_slice(0, flags);
+}
+
+fn main() {}
