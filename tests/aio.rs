@@ -552,6 +552,49 @@ fn a_pair_that_is_split_while_another_one_is_closed_gets_its_completions() {
     drop((peer, right));
 }
 
+/// A pair that has the slot of another one may post before it is split. Its completions come while the lane of the
+/// other pair has not ended, and nobody will ask for them.
+#[test]
+fn what_a_pair_posted_before_its_split_is_a_stray_although_another_one_is_being_closed() {
+    interlock::domain! { struct Test; }
+    let domain = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap().named_domain(Test).unwrap();
+    let (queue, poller) = domain.completion_queue(256).unwrap();
+    let poller = SharedPoller::new(poller);
+    let (_region, remote) = target(&domain);
+    let limits = Limits { sends: 4, receives: 4, ..Limits::default() };
+    let port = domain.context().active_port().unwrap();
+    let pair = || domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+    let attributes = ConnectAttributes::default();
+    let (left, right) = connect_to_each_other(&domain, pair(), pair(), &attributes);
+    let (other, other_peer) = connect_to_each_other(&domain, pair(), pair(), &attributes);
+    let peer = pair();
+    let driver = poller.driver().unwrap();
+    let (mut sender, receiver) = poller.split(left).unwrap();
+    let (mut other, other_receiver) = poller.split(other).unwrap();
+    // The peer has no receive, so this waits.
+    let mut posted = sender.send(domain.buffer(8).unwrap()).unwrap();
+    let (give, take) = std::sync::mpsc::channel();
+    let in_waker = {
+        let (domain, queue, poller) = (domain.clone(), queue, poller.clone());
+        move || {
+            let new = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+            let (mut new, peer) = connect_to_each_other(&domain, new, peer, &attributes);
+            new.post_write(domain.buffer(8).unwrap(), &remote).unwrap();
+            // Whoever polls takes in the completion of that write, too.
+            while new.sends_in_flight() > 0 {
+                block_on(other.write(domain.buffer(8).unwrap(), &remote).unwrap()).unwrap();
+            }
+            give.send((poller.split(new).unwrap(), peer, other)).unwrap();
+        }
+    };
+    let waker = Waker::from(Arc::new(OnWake(std::sync::Mutex::new(Some(in_waker)))));
+    assert!(Pin::new(&mut posted).poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(sender.close(receiver).unwrap().now());
+    let ((mut sender, receiver), peer, other) = take.try_recv().expect("the waker has run");
+    assert!(sender.take_stray().is_some_and(|stray| stray.check().is_ok()), "the write from before the split");
+    drop((driver, sender, receiver, peer, right, other, other_receiver, other_peer));
+}
+
 #[test]
 fn a_receiver_tells_how_few_receives_it_has_had() {
     let mut tasks = tasks!();

@@ -15,7 +15,10 @@ use interlock::state::DeviceState;
 use interlock::{AnyQueuePair, Checked, Completion, Limits};
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::sync::{Mutex, mpsc};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context as TaskContext, Wake, Waker};
 use std::time::Duration;
 use std::{fs, thread};
 use support::{Need, PATIENCE, Side, address, context, eventually, lacks_need, message, on_hardware};
@@ -436,6 +439,34 @@ fn a_panic_between_two_steps_rejects_and_the_listener_goes_on() {
         is_given_up(asking);
     }
     serves(&mut listener, at);
+}
+
+/// Whoever polls wakes the tasks of other identifiers.
+#[test]
+fn the_panic_of_another_tasks_waker_loses_no_event() {
+    struct Panicking;
+    impl Wake for Panicking {
+        fn wake(self: Arc<Self>) {
+            panic!("this test panics on purpose");
+        }
+    }
+    let channel = channel();
+    let shared = SharedChannel::new(channel.clone());
+    let _driver = shared.driver(); // it does not run, so nobody else takes events
+    let mut of_task = shared.listen(any_port()).unwrap();
+    let (mut listener, at) = listener_on(&channel);
+    let to = [of_task.local_address().unwrap(), at];
+    let waker = Waker::from(Arc::new(Panicking));
+    assert!(pin!(of_task.accept()).poll(&mut TaskContext::from_waker(&waker)).is_pending());
+    let mut sides = [side(), side()];
+    let _asking: Vec<_> =
+        sides.iter_mut().zip(to).map(|(side, at)| ask(resolved(&self::channel(), at), side)).collect();
+    // Both requests are to be in the channel before somebody looks.
+    thread::sleep(SHORT);
+    let polled = catch_unwind(AssertUnwindSafe(|| listener.poll().map(drop)));
+    assert!(polled.is_err(), "the waker has panicked");
+    assert_eq!(listener.next(PATIENCE).unwrap().local_address(), Some(at));
+    assert!(block_on(of_task.accept()).is_ok());
 }
 
 #[test]

@@ -4,12 +4,12 @@
 //! no moment at which a completion has left the device and is not in its place, and no wake-up can be lost between two
 //! locks. Nobody holds the lock while code of the program runs: see [`After`].
 //!
-//! Two rules keep everybody awake:
+//! One rule keeps everybody awake: whoever waits has put all completions in their places and has seen the armed queue
+//! empty. The event of an armed queue wakes the driver, which puts all completions in their places and arms the queue
+//! again.
 //!
-//! - While anybody waits, whoever takes completions from the device puts all of them in their places before it releases
-//!   the lock. If nobody waits, the poller may keep them for whoever polls next.
-//! - Whoever waits has put all completions in their places and has seen the armed queue empty. The event of an armed
-//!   queue wakes the driver, which polls for all.
+//! Another rule keeps the driver out of the way: while anybody waits, whoever takes completions from the device puts all
+//! of them in their places before it releases the lock. If nobody waits, the poller may keep them for whoever polls next.
 
 #[cfg(loom)]
 mod models;
@@ -176,7 +176,7 @@ impl<B> Desk<B> {
         let mut guard = lock(&self.state);
         let state = &mut *guard;
         for _ in 0..BUDGET {
-            let completion = state.poller.poll().ok()??;
+            let completion = state.poll(&mut after).ok()??;
             if state.may_release() && is_wanted(state, completion.id()) {
                 if !completion.is_success() {
                     state.note_failure(&completion, &mut after);
@@ -255,7 +255,7 @@ impl<B> Desk<B> {
             let mut state = lock(&self.state);
             let mut has_more = state.poller.has_taken();
             while has_more && after.has_room() {
-                match state.poller.poll() {
+                match state.poll(&mut after) {
                     Ok(Some(completion)) => state.settle(completion, &mut after),
                     // The next one who polls learns of an error.
                     Ok(None) | Err(_) => has_more = false,
@@ -350,13 +350,18 @@ impl<B> Desk<B> {
     #[cold]
     #[inline(never)]
     pub(super) fn abandon(&self, id: WorkId) {
-        let slot = id.key().slot();
-        self.with_after(|state, after| state.with_lane(slot, |lane, tally| lane.abandon(id, tally, after)));
         let (mut budget, mut after) = (BUDGET, After::new());
+        let mut is_noted = false;
         loop {
+            let mut state = lock(&self.state);
+            if !is_noted {
+                state.with_lane(id.key().slot(), |lane, tally| lane.abandon(id, tally, &mut after));
+                is_noted = true;
+            }
             // The request is noted, so it is enough to see the armed queue empty. If there is no driver, whoever polls
             // next finds it.
-            let attempt = lock(&self.state).attempt(&mut budget, &mut after, &mut |_| None::<()>, |_, _| Parked::Yes);
+            let attempt = state.attempt(&mut budget, &mut after, &mut |_| None::<()>, |_, _| Parked::Yes);
+            drop(state);
             after.run();
             match attempt {
                 Attempt::Again => {}
@@ -506,6 +511,7 @@ impl<B> State<B> {
         after: &mut After<B>,
     ) -> (u64, Option<Left<B>>, Vec<Completion<B>>) {
         let (key, slot) = (ids.next.key(), ids.next.key().slot());
+        let mut sends = Vec::new();
         if self.lanes.len() <= slot {
             self.lanes.resize_with(slot + 1, || None);
         }
@@ -515,7 +521,7 @@ impl<B> State<B> {
             let lane = place.get_or_insert_with(|| Lane::new(depth));
             let (before, has_ended) = (lane.generation, lane.has_ended());
             if before != 0 {
-                left = Some(lane.renew(ids.first, depth, &mut self.tally, after));
+                left = Some(lane.renew(ids.first, depth, &mut sends, &mut self.tally, after));
             }
             lane.generation = self.generations;
             lane.first = Some(ids.first);
@@ -525,7 +531,8 @@ impl<B> State<B> {
             }
         }
         // An earlier pair in the same slot may have left completions, too.
-        (self.generations, left, self.claim(|id| id.key() == key && !id.is_before(ids.first), after))
+        self.claim(|id| id.key() == key && !id.is_before(ids.first), &mut sends, after);
+        (self.generations, left, sends)
     }
 
     /// Makes a lane for a shared receive queue. False if it has one.
@@ -534,7 +541,8 @@ impl<B> State<B> {
             return false;
         }
         self.shared.push((number, Lane::new(depth)));
-        self.claim(|id| id.as_shared().is_some_and(|(of, _)| of == number), after);
+        // No send has the id of a shared receive.
+        self.claim(|id| id.as_shared().is_some_and(|(of, _)| of == number), &mut Vec::new(), after);
         true
     }
 
@@ -549,9 +557,8 @@ impl<B> State<B> {
         (lane, wakers)
     }
 
-    /// Moves receives that came before their lane into it. Returns the sends.
-    fn claim(&mut self, is_theirs: impl Fn(WorkId) -> bool, after: &mut After<B>) -> Vec<Completion<B>> {
-        let mut sends = Vec::new();
+    /// Moves receives that came before their lane into it, and sends into `sends`.
+    fn claim(&mut self, is_theirs: impl Fn(WorkId) -> bool, sends: &mut Vec<Completion<B>>, after: &mut After<B>) {
         for _ in 0..self.unclaimed.len() {
             let Some(completion) = self.unclaimed.pop_front() else { break };
             let id = completion.id();
@@ -564,7 +571,6 @@ impl<B> State<B> {
                 self.settle(completion, after);
             }
         }
-        sends
     }
 
     #[cold]
@@ -658,6 +664,16 @@ impl<B> State<B> {
         }
     }
 
+    /// The next completion. A shared receive queue whose pair is found to be gone is dropped without the lock.
+    #[inline]
+    fn poll(&mut self, after: &mut After<B>) -> Result<Option<Completion<B>>, PollError> {
+        let polled = self.poller.poll();
+        if let Some(gone) = self.poller.take_gone() {
+            after.drop_shared(gone);
+        }
+        polled
+    }
+
     /// Takes completions from the device until none is left, or the budget is used up.
     fn settle_all(&mut self, budget: &mut u32, after: &mut After<B>) -> Settled {
         loop {
@@ -668,11 +684,7 @@ impl<B> State<B> {
             if !after.has_room() {
                 return Settled::NoRoom;
             }
-            let polled = self.poller.poll();
-            if let Some(gone) = self.poller.take_gone() {
-                after.drop_shared(gone);
-            }
-            match polled {
+            match self.poll(after) {
                 Ok(Some(completion)) => self.settle(completion, after),
                 Ok(None) => return Settled::Done,
                 Err(error) => return Settled::Failed(error),

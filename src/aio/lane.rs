@@ -135,15 +135,30 @@ impl<B> Lane<B> {
     }
 
     /// Makes the lane serve the next work queue in the same slot, whose ids go on counting from `first`. Who waits is
-    /// woken. Returns what the last one has left.
+    /// woken. Sends of the next work queue that have completed already go to `sends`. Returns what the last one has
+    /// left.
     #[must_use = "to be dropped without the lock"]
-    pub(super) fn renew(&mut self, first: WorkId, depth: u32, tally: &mut Tally, after: &mut After<B>) -> Left<B> {
+    pub(super) fn renew(
+        &mut self,
+        first: WorkId,
+        depth: u32,
+        sends: &mut Vec<Completion<B>>,
+        tally: &mut Tally,
+        after: &mut After<B>,
+    ) -> Left<B> {
         let mut old = mem::replace(self, Self::new(depth));
         wake(&mut old.reader, tally, after);
         wake(&mut old.watcher, tally, after);
         old.end_wait_for_room(tally, after);
-        self.displaced = old.displaced;
-        self.displaced.extend(old.places.into_iter().filter_map(|place| Some((place.id()?, place))));
+        for place in old.places.into_iter().chain(old.displaced.into_values()) {
+            match place {
+                Place::Done(completion) if !completion.id().is_before(first) => {
+                    tally.kept -= 1;
+                    sends.push(completion);
+                }
+                place => self.displaced.extend(place.id().map(|id| (id, place))),
+            }
+        }
         let (inbox, of_next) = old.inbox.into_iter().partition(|found| found.id().is_before(first));
         self.inbox = of_next;
         Left { inbox, of_next: VecDeque::new(), strays: old.strays, _wakers: [const { None }; 3] }

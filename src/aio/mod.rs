@@ -42,6 +42,7 @@
 //! | forgotten | is kept, at the latest until the poller is dropped | the same |
 //! | the connection is closed first | in the answer of the future | the same |
 //! | nobody asks any more, and the pair is [closed](Sender::close) | goes home | in [`Closed`] |
+//! | none: it was posted for a receive, and the [`Receiver`] is dropped | goes home at a later poll | is dropped then |
 //!
 //! In no case is memory freed or reused that the device may still use.
 //!

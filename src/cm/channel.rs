@@ -102,12 +102,8 @@ impl Channel {
     ///
     /// The channel failed.
     pub fn poll(&self) -> Result<bool, VerbError> {
-        let mut mail = self.0.lock();
-        let Sorted { strays, failed } = self.0.sort(&mut mail);
-        let has_news = mail.has_news();
-        drop(mail);
-        drop(strays);
-        failed.map_or(Ok(has_news), Err)
+        let (mail, failed) = self.0.sort(self.0.lock());
+        failed.map_or_else(|| Ok(mail.has_news()), Err)
     }
 
     /// A descriptor that is readable while the kernel has events of the channel.
@@ -119,12 +115,8 @@ impl Channel {
     /// Takes events that have arrived, and wakes the tasks that wait for them. Returns whether there may be more.
     #[cfg(feature = "aio")]
     pub(crate) fn wake_tasks(&self) -> Result<bool, VerbError> {
-        let mut mail = self.0.lock();
-        let Sorted { strays, failed } = self.0.sort(&mut mail);
-        let may_have_more = mail.may_have_more;
-        drop(mail);
-        drop(strays);
-        failed.map_or(Ok(may_have_more), Err)
+        let (mail, failed) = self.0.sort(self.0.lock());
+        failed.map_or(Ok(mail.may_have_more), Err)
     }
 
     /// The time after which somebody must look for events again, although the kernel does not say so: soft devices.
@@ -277,35 +269,42 @@ impl Drop for Rest {
     }
 }
 
-/// What `sort` took from the channel, besides the events that it put into boxes.
-struct Sorted {
-    /// Dropped after the lock is released.
-    strays: Later,
-    /// The error that stopped `sort` early. The event of some identifier may be lost with it.
-    failed: Option<VerbError>,
-}
-
 impl Inbox {
     fn lock(&self) -> MutexGuard<'_, Mail> {
         lock(&self.mail)
     }
 
-    /// Takes events from the channel, at most [`BATCH`] of them, and sorts them.
-    fn sort(&self, mail: &mut Mail) -> Sorted {
-        let mut strays = Later::default();
+    /// Takes events from the channel, at most [`BATCH`] of them, and sorts them. Then wakes the tasks whose events have
+    /// come, without the lock. The error is the one that stopped this early. The event of some identifier may be lost
+    /// with it.
+    ///
+    /// Callers take their event after this, so that the panic of a waker leaves the event in its box.
+    fn sort<'m>(&'m self, mut mail: MutexGuard<'m, Mail>) -> (MutexGuard<'m, Mail>, Option<VerbError>) {
+        let mut later = Later::default();
+        let failed = self.sort_into(&mut mail, &mut later);
+        if !later.is_empty() {
+            drop(mail);
+            drop(later);
+            mail = self.lock();
+        }
+        (mail, failed)
+    }
+
+    /// As [`sort`](Self::sort), but leaves what must be done without the lock in `later`.
+    fn sort_into(&self, mail: &mut Mail, later: &mut Later) -> Option<VerbError> {
         let (mut taken, mut failed) = (0, None);
         while taken < BATCH {
             match Arc::clone(&self.raw).take_event(mail.last_key + 1) {
                 Ok(Some(event)) => {
                     taken += 1;
                     mail.last_key += u64::from(event.request.is_some());
-                    mail.put(event, &mut strays);
+                    mail.put(event, later);
                 }
                 Ok(None) => break,
                 Err(error) => {
                     failed = Some(error);
                     // Nobody knows whose event it was.
-                    strays.tasks.extend(mail.boxes.values_mut().filter_map(|found| found.task.take()));
+                    later.tasks.extend(mail.boxes.values_mut().filter_map(|found| found.task.take()));
                     break;
                 }
             }
@@ -317,7 +316,7 @@ impl Inbox {
         if taken > 0 {
             self.wake_threads(mail);
         }
-        Sorted { strays, failed }
+        failed
     }
 
     /// Adds an event that is not from the channel.
@@ -341,16 +340,12 @@ impl Inbox {
     /// The oldest event of an identifier, if there is one.
     pub(super) fn poll(&self, key: u64) -> Result<Option<RawEvent>, VerbError> {
         for _ in 0..BATCHES {
-            let mut mail = self.lock();
-            let Sorted { strays, failed } = self.sort(&mut mail);
-            let (event, may_have_more) = (mail.take(key), mail.may_have_more);
-            drop(mail);
-            drop(strays);
-            match (event, failed) {
+            let (mut mail, failed) = self.sort(self.lock());
+            match (mail.take(key), failed) {
                 // The event goes first. A failure that lasts comes again at the next call.
                 (Some(event), _) => return Ok(Some(event)),
                 (None, Some(error)) => return Err(error),
-                (None, None) if may_have_more => {}
+                (None, None) if mail.may_have_more => {}
                 (None, None) => break,
             }
         }
@@ -360,14 +355,10 @@ impl Inbox {
     /// Whether rdma_cm has told that the device of an identifier was removed.
     fn is_removed(&self, key: u64) -> bool {
         for _ in 0..BATCHES {
-            let mut mail = self.lock();
             // An error is ignored: whoever called this has another one to report.
-            let Sorted { strays, failed: _ } = self.sort(&mut mail);
+            let (mail, _) = self.sort(self.lock());
             let is_removed = mail.boxes.get(&key).is_some_and(|found| found.is_removed);
-            let may_have_more = mail.may_have_more;
-            drop(mail);
-            drop(strays);
-            if is_removed || !may_have_more {
+            if is_removed || !mail.may_have_more {
                 return is_removed;
             }
         }
@@ -379,25 +370,23 @@ impl Inbox {
         let left = || deadline.map_or(LONG, |deadline| deadline.saturating_duration_since(Instant::now()));
         let mut mail = self.lock();
         loop {
-            let Sorted { strays, failed } = self.sort(&mut mail);
-            let event = mail.take(key);
-            if event.is_some() || failed.is_some() || mail.may_have_more || !strays.is_empty() {
-                drop(mail);
-                drop(strays);
-                match (event, failed) {
-                    // The event goes first. A failure that lasts comes again at the next call.
-                    (Some(event), _) => return Ok(Some(event)),
-                    (None, Some(error)) => return Err(error),
-                    // The deadline has passed, although events of other identifiers keep arriving.
-                    (None, None) if left().is_zero() => return Ok(None),
-                    (None, None) => {}
-                }
-                mail = self.lock();
-                continue;
+            let failed;
+            (mail, failed) = self.sort(mail);
+            match (mail.take(key), failed) {
+                // The event goes first. A failure that lasts comes again at the next call.
+                (Some(event), _) => return Ok(Some(event)),
+                (None, Some(error)) => return Err(error),
+                (None, None) => {}
             }
             let left = left();
             if left.is_zero() {
                 return Ok(None);
+            }
+            if mail.may_have_more {
+                // Lets others have the lock.
+                drop(mail);
+                mail = self.lock();
+                continue;
             }
             // The thread that sleeps on the descriptor may have looked before this timer was set. The look of this
             // thread has then taken the signal that was to wake it.
