@@ -14,9 +14,11 @@ mod memory;
 mod queue;
 
 use comparisons::UNCHECKED;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs, os::unix};
+use std::sync::Mutex;
+use std::{env, fs, os::unix, thread};
 
 struct Mutant {
     without: &'static str,
@@ -94,26 +96,45 @@ fn what_a_mutant_changes_is_there() {
     }
 }
 
+/// What the compiler says of the cases against a mutant that still refuses one; `None` if all compile.
+fn refusal(mutant: &Mutant, root: &Path, folder: &Path) -> Option<String> {
+    mutant.write(root, folder);
+    let output = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()))
+        .args(["check", "--offline", "--keep-going", "--message-format=short", "--quiet"])
+        .current_dir(folder.join("cases"))
+        .env("CARGO_TARGET_DIR", folder.join("target"))
+        .output()
+        .unwrap();
+    println!("without {}: {}", mutant.without, if output.status.success() { "compiles" } else { "still refused" });
+    if output.status.success() {
+        return None;
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    let errors = text.lines().filter(|line| line.contains("error")).collect::<Vec<_>>().join("\n");
+    Some(format!("without {}:\n{errors}", mutant.without))
+}
+
 #[test]
-#[ignore = "builds the library once per mutant, a minute or two in all: cargo test --test mutants -- --ignored"]
+#[ignore = "builds the library once per mutant, some minutes in all: cargo test --test mutants -- --ignored"]
 fn without_its_mechanism_each_case_compiles() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants");
-    let mut survivors = Vec::new();
-    for mutant in MUTANTS.into_iter().flatten() {
-        mutant.write(&root, &folder);
-        let output = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()))
-            .args(["check", "--offline", "--keep-going", "--message-format=short", "--quiet"])
-            .current_dir(folder.join("cases"))
-            .env("CARGO_TARGET_DIR", folder.join("target"))
-            .output()
-            .unwrap();
-        println!("without {}: {}", mutant.without, if output.status.success() { "compiles" } else { "still refused" });
-        if !output.status.success() {
-            let text = String::from_utf8_lossy(&output.stderr);
-            let errors = text.lines().filter(|line| line.contains("error")).collect::<Vec<_>>().join("\n");
-            survivors.push(format!("without {}:\n{errors}", mutant.without));
+    let mutants = Mutex::new(MUTANTS.into_iter().flatten());
+    let survivors = Mutex::new(Vec::new());
+    // The compiler checks a library on one processor.
+    let lanes = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        for lane in 0..lanes {
+            let (root, folder) = (&root, folder.join(lane.to_string()));
+            let (mutants, survivors) = (&mutants, &survivors);
+            scope.spawn(move || {
+                let next = || mutants.lock().unwrap().next();
+                while let Some(mutant) = next() {
+                    survivors.lock().unwrap().extend(refusal(mutant, root, &folder));
+                }
+            });
         }
-    }
+    });
+    let survivors = survivors.into_inner().unwrap();
     assert!(survivors.is_empty(), "cases that are refused for another reason:\n{}", survivors.join("\n"));
 }
