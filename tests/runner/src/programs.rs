@@ -163,6 +163,11 @@ impl Program {
         self.facts.contains(&fact)
     }
 
+    /// Whether Miri runs all its tests.
+    pub fn is_all_for_miri(&self) -> bool {
+        self.facts.iter().any(|fact| matches!(fact, Miri { only: [], .. }))
+    }
+
     /// Its arguments on soft iWARP, if it runs there.
     pub fn on_siw(&self) -> Option<&'static [&'static str]> {
         self.facts.iter().find_map(|fact| if let Siw(arguments) = *fact { Some(arguments) } else { None })
