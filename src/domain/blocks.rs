@@ -153,7 +153,7 @@ mod tests {
         let mut lines = HashSet::new();
         let mut last = None;
         let mut neighbours = 0;
-        let rounds = if cfg!(miri) { 300 } else { 3000 };
+        let rounds = if cfg!(miri) { 40 } else { 3000 };
         for round in 0..rounds {
             for length in [3, 2, 1500] {
                 if length == 1500 && round % 100 != 0 {

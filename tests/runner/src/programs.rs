@@ -144,7 +144,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "scale", facts: &[] },
     Program { name: "scope", facts: &[Rxe, Siw(&[]), miri(One, Allowed)] },
     Program { name: "sealed", facts: &[NoDevice] },
-    Program { name: "shared", facts: &[Rxe, Siw(&[]), Arm, miri(Two, Allowed), MiriExtended] },
+    Program { name: "shared", facts: &[Rxe, Siw(&[]), Arm, miri(Two, Allowed)] },
     Program { name: "shared_attacks", facts: &[miri(Two, Allowed)] },
     Program { name: "shared_unreliable", facts: &[Rxe, miri(Two, Allowed)] },
     Program { name: "tracing", facts: &[Rxe, Siw(&[])] },
