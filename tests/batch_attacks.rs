@@ -136,16 +136,15 @@ fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
         let last_address = last.as_ptr().addr();
         right.post_write(last, &inner).unwrap();
         let (mut back, start) = (Vec::new(), Instant::now());
-        while !(addresses(&back).contains(&last_address) && left.sends_in_flight() == 0) {
+        let is_last = |buffer: &Buffer<_>| buffer.as_ptr().addr() == last_address;
+        while !(back.iter().any(is_last) && left.sends_in_flight() == 0) {
             poller.poll_retired(|retired| retired.into_buffers(&mut back).unwrap()).unwrap();
             assert!(start.elapsed() < PATIENCE, "{} came back", back.len());
         }
         assert_eq!((left.sends_in_flight(), right.sends_in_flight()), (0, 0));
         let seen = addresses(&back);
         assert_eq!(seen.len(), back.len(), "a buffer came back twice");
-        assert!(
-            back.iter().all(|buffer| all.contains(&buffer.as_ptr().addr()) || buffer.as_ptr().addr() == last_address)
-        );
+        assert!(back.iter().all(|buffer| all.contains(&buffer.as_ptr().addr()) || is_last(buffer)));
         let (count, rung) = (usize::from(count), usize::from(count - 1) / 32 * 32);
         assert_eq!(back.len(), count + if panics { rung } else { count } + 1);
         // Each buffer still holds the bytes that were sent from it: nobody wrote to it meanwhile.
@@ -165,7 +164,8 @@ fn a_run_that_is_forgotten_gives_each_buffer_once() {
     let Link { mut left, right: _peer, mut poller, .. } = Link::new(domain.clone(), 8);
     let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 1]).unwrap();
     let word = region.remote();
-    for round in 0..16 {
+    let rounds: Vec<u32> = if cfg!(miri) { (0..4).chain(8..12).collect() } else { (0..16).collect() };
+    for round in rounds {
         let mut items = domain.buffers(6, 8).unwrap();
         let all = addresses(&items);
         // In half of the rounds the first request of the run is posted by itself.
