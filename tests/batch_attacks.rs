@@ -96,7 +96,11 @@ fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
     let domain = context().named_domain(Nested).unwrap();
     // 40 requests need more than one doorbell; 32 need exactly one, and are posted in one session.
     let ways = [Posting::List, Posting::WorkRequestApi].into_iter().flat_map(|way| [(way, 40_u8), (way, 32)]);
-    for (posting, count, panics) in ways.flat_map(|(way, count)| [(way, count, false), (way, count, true)]) {
+    let cases = ways.flat_map(|(way, count)| [(way, count, false), (way, count, true)]);
+    // Each takes Miri more than ten seconds, so it runs two.
+    for (posting, count, panics) in cases
+        .filter(|case| !cfg!(miri) || [(Posting::List, 40, true), (Posting::WorkRequestApi, 32, false)].contains(case))
+    {
         let limits = Limits { sends: 64, receives: 64, posting, ..Limits::default() };
         let (queue, _) = domain.completion_queue(128).unwrap();
         if let Err(CreateError::NoWorkRequestApi(_)) = domain.reliable(&queue, &limits) {

@@ -22,7 +22,7 @@ fn nothing_changes_what_was_lent_once_its_scope_is_over() {
         let remote = region.remote();
         let mut old: Vec<(Vec<u8>, u8)> = Vec::new();
         let mut dice = Random::new(7);
-        for round in 0..if cfg!(miri) { 2 } else { 24 } {
+        for round in 0..if cfg!(miri) { 1 } else { 24 } {
             let (queue, poller) = domain.completion_queue(32).unwrap();
             let (others, mut peers) = domain.completion_queue(32).unwrap();
             let left = domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
