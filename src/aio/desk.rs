@@ -8,8 +8,9 @@
 //! empty. The event of an armed queue wakes the driver, which puts all completions in their places and arms the queue
 //! again.
 //!
-//! Another rule keeps the driver out of the way: while anybody waits, whoever takes completions from the device puts all
-//! of them in their places before it releases the lock. If nobody waits, the poller may keep them for whoever polls next.
+//! Another rule keeps the driver out of the way: while anybody waits, whoever takes completions from the device puts
+//! all of them in their places before it releases the lock. If nobody waits, the poller may keep them for whoever polls
+//! next.
 
 #[cfg(loom)]
 mod models;
