@@ -78,7 +78,7 @@ pub(super) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
             self.0.by_ref().for_each(Waker::wake);
         }
     }
-    // The drop wakes them, and goes on if it is run by a panic.
+    // If a waker panics, the drop wakes those that are left.
     let mut rest = Rest(wakers.into_iter());
     rest.0.by_ref().for_each(Waker::wake);
 }

@@ -164,7 +164,7 @@ impl<B: Brand, T: Transport> Closing<B, T> {
             }
         };
         let first_failure = pair.first_failure();
-        // If this fails, the next one says so.
+        // If this fails, a later kick reports it.
         let _ = pair.kick(0);
         let next_kick = Timer::after(sends.poller(), BETWEEN_KICKS);
         let (pair, kicks, marker) = (Some(pair), 0, None);

@@ -229,7 +229,7 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
             return found;
         }
         if self.poll_link(context).is_ready() {
-            // The end of the traffic may have brought receives.
+            // The end of the connection may have flushed receives.
             return self.receiver.poll_next(context);
         }
         Poll::Pending
@@ -281,7 +281,8 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
             return Poll::Ready(end.clone());
         }
         if let Poll::Ready(end) = link.bond.poll_end(context) {
-            // Without this, the pair of this side would keep its receives for ever. It fails if the device is gone too.
+            // Without this, the pair of this side would keep its receives for ever. The call fails if the device is
+            // gone.
             let _ = sender.abort();
             return Poll::Ready(link.end_with(sender.number(), end));
         }
@@ -303,8 +304,8 @@ impl<B: Brand> KeepAlive<B> {
             self.timer.restart(self.interval);
             let is_quiet = self.next_id == sender.next_id() && self.probe.is_none();
             if is_quiet && let Ok(nowhere) = RemoteRegion::<RemoteWrite>::of_peer(0, 1, 0) {
-                // No device looks at the address and the key of a write of no bytes. If it is not posted, the pair is
-                // broken or busy, and other requests tell.
+                // No device looks at the address and the key of a write of no bytes. If the post fails, the pair is
+                // broken or its queue is full. Then the other requests show whether the peer is there.
                 self.probe = sender.write(Inline(b""), &nowhere).ok();
                 if let Some(probe) = &mut self.probe
                     && Pin::new(probe).poll(context).is_ready()

@@ -184,7 +184,7 @@ impl<B> Desk<B> {
                 }
                 return Some(completion);
             }
-            // While nobody waits, what is wanted does not go to its place.
+            // Only while somebody waits may an earlier turn of this loop have put the wanted completion in its place.
             let may_be_in_place = state.tally.waits > 0;
             state.settle(completion, &mut after);
             if may_be_in_place
@@ -228,7 +228,7 @@ impl<B> Desk<B> {
         let slot = next.key().slot();
         self.try_for(
             |state| state.lane(slot)?.next_received(),
-            // Receives that came before it are in the lane, and go first.
+            // A receive in the lane has completed before this one, and goes first.
             |state, found| found.key() == next.key() && state.has_received_nothing(slot),
         )
     }
@@ -273,7 +273,7 @@ impl<B> Desk<B> {
 
     /// The oldest completion of a work queue that has no lane.
     pub(super) fn take_unclaimed(&self) -> Option<Completion<B>> {
-        // The poller may have kept it.
+        // The poller may still hold that completion.
         self.settle_taken();
         self.with(|state| state.unclaimed.pop_front())
     }
@@ -526,7 +526,7 @@ impl<B> State<B> {
             }
             lane.generation = self.generations;
             lane.first = Some(ids.first);
-            // The handle of the last queue has not ended yet: it takes what is left.
+            // The handle of the earlier queue has not ended yet, and will take what is left.
             if !has_ended && let Some(left) = left.take() {
                 self.leaving.push((before, left));
             }
@@ -568,7 +568,7 @@ impl<B> State<B> {
             } else if id.key().is_send() {
                 sends.push(completion);
             } else {
-                // Nobody waits for the new lane, so this leaves nothing to do without the lock.
+                // Nobody waits on the new lane yet, so this wakes nobody.
                 self.settle(completion, after);
             }
         }
@@ -607,7 +607,7 @@ impl<B> State<B> {
             return after.drop_completion(completion);
         }
         if self.unclaimed.len() >= self.most_unclaimed {
-            // Messages may still be claimed. What was flushed is worth less.
+            // The lane of a pair may still claim its messages, so a flushed request is dropped first.
             let oldest = self.unclaimed.iter().position(|kept| !kept.is_success()).unwrap_or(0);
             self.unclaimed.remove(oldest).into_iter().for_each(|kept| after.drop_completion(kept));
         }
@@ -628,7 +628,7 @@ impl<B> State<B> {
                 Settled::Done => {}
                 Settled::NoRoom => return Attempt::Again,
                 Settled::Failed(error) => {
-                    // What is there already still comes out.
+                    // What the caller waits for may have come before the queue failed.
                     return match ready(self) {
                         Some(found) => Attempt::Ready(found),
                         None => Attempt::Failed(error, self.take_wakers()),

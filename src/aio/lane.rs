@@ -291,7 +291,7 @@ impl<B> Lane<B> {
         match before {
             Place::Abandoned(_) => return self.keep_stray(completion, after),
             Place::Waiting(_, waker) => after.wake(waker),
-            // What is there already has another id, so nothing is lost.
+            // A completion in this place has another id, and `insert` moves it aside.
             Place::Empty | Place::Done(_) => {}
         }
         tally.kept += 1;

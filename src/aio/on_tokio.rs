@@ -52,7 +52,7 @@ async fn run(driver: impl Turns, readiness: AsyncFd<OwnedFd>) -> Result<(), Wait
             Poll::Pending => return Poll::Pending,
         };
         match readiness.poll_read_ready(context) {
-            // The next turn takes the events. One that comes after that makes the descriptor readable again.
+            // The next turn takes the events. A later event makes the descriptor readable again.
             Poll::Ready(Ok(mut ready)) => {
                 ready.clear_ready();
                 continue;

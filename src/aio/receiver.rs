@@ -169,7 +169,8 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
     }
 
     fn poll_refilled(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Success<B>, RequestError<B>>>> {
-        // A buffer that is set aside is posted before others are taken. If it is not posted, the end below tells.
+        // The pool may have set a buffer aside for this receiver. That one is posted before others are taken. If the
+        // post fails, the loop below ends.
         if self.refill.as_ref().is_some_and(|refill| refill.waits()) {
             let _ = self.poll_refill(context);
         }

@@ -73,12 +73,12 @@ impl<B: Brand, T: Reliable> Asked<B, T> {
         parameters: Parameters<'static>,
         data: ConnectData,
     ) -> Result<Self, Box<NotAsked<B, T>>> {
-        // A thread that could not be made drops its closure. So it gets the two after it was made.
+        // If no thread can be made, the closure is dropped. So the thread gets the identifier and the pair afterwards.
         let (give, take) = mpsc::sync_channel::<(Identifier, UnbrandedPair)>(1);
         let call = move || {
             let (mut id, pair) = take.recv().expect("the maker of this thread gives both, or ends it with a panic");
             let parameters = Parameters { private_data: data.as_bytes(), ..parameters };
-            // A signal of the program may have come to this thread.
+            // A signal handler of the program may run on this thread and interrupt the call.
             let connected = loop {
                 match id.raw.connect(&parameters) {
                     Err(error) if error.errno() == libc::EINTR => {}

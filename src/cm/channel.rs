@@ -388,8 +388,8 @@ impl Inbox {
                 mail = self.lock();
                 continue;
             }
-            // The thread that sleeps on the descriptor may have looked before this timer was set. The look of this
-            // thread has then taken the signal that was to wake it.
+            // Another thread may sleep on the descriptor since before this timer was set. The `sort` above may have
+            // taken the signal that was to wake that thread. So this thread wakes at the timer, too.
             let at_most = self.raw.next_timer().map_or(left, |timer| left.min(timer));
             if mail.has_sleeper {
                 mail = self.turn.wait_timeout(mail, at_most).unwrap_or_else(PoisonError::into_inner).0;

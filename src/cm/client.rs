@@ -280,7 +280,7 @@ impl Resolved {
         if let Err(cause) = same_device(&self.device, &pair) {
             return Err(Failed { value: (self, pair), cause });
         }
-        // The thread of iWARP could not return the identifier.
+        // On iWARP, a thread makes the call and could not return the identifier.
         if self.id.events.is_removed() {
             return Err(Failed { value: (self, pair), cause: Cause::DeviceRemoved });
         }

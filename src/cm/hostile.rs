@@ -77,7 +77,7 @@ impl Victim {
         thread::scope(|scope| {
             let client = scope.spawn(move || connect(at, pair, &mark, WAIT).unwrap());
             let request = loop {
-                // The requests of hostile peers may come before.
+                // Requests of hostile peers may come first.
                 let request = self.request();
                 if request.data().framed() == Some(&b"friend"[..]) {
                     break request;
@@ -234,7 +234,7 @@ enum Moment {
 fn ends_in_between(victim: &mut Victim) {
     use Moment::{AfterTheAccept, AfterTheAnswer, AfterTheConnection, BeforeTheAccept, BeforeTheRequestIsTaken};
     let moments = [BeforeTheRequestIsTaken, BeforeTheAccept, AfterTheAccept, AfterTheAnswer, AfterTheConnection];
-    // It ends by its process, or by `rdma_disconnect`; or it does nothing.
+    // How it ends. 0: with its process. 1: by `rdma_disconnect`. 2: it does nothing more.
     for (moment, how) in moments.into_iter().flat_map(|moment| [0, 1, 2].map(|how| (moment, how))) {
         let (peer, pair) = (Peer::of(victim), victim.pair());
         let mut peer = Some(peer);

@@ -108,7 +108,8 @@ mod tests {
 
     #[test]
     fn each_phase_knows_its_events() {
-        // The events from ADDR_RESOLVED to TIMEWAIT_EXIT, a number that no release uses yet, and CALL_FAILED.
+        // One letter for each event from ADDR_RESOLVED to TIMEWAIT_EXIT, for a number that no release uses yet, and for
+        // CALL_FAILED.
         let expected = [
             "DE.........E......",
             "..DE.......E......",

@@ -182,7 +182,7 @@ impl<B: Brand> Lending<B> {
             Some(Answer::TooLittle) => Err(AskError::TooLittle),
             Some(Answer::Granted(grant)) => {
                 let hold = Hold::new(self, &grant);
-                // The state has compared the rights with those that were asked for.
+                // The `Holder` has compared the rights with those that were asked for.
                 let region = RemoteRegion::from_bytes(grant.region.bytes()).map_err(|_| AskError::TooLittle)?;
                 Ok(Granted { hold, region })
             }

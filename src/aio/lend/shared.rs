@@ -363,7 +363,7 @@ impl Core {
             let control = Control::Returned { id, moved };
             return self.push(Outgoing { control, until: None, is_reply: was_asked_for });
         };
-        // The peer does not know of it yet, and must not use it.
+        // The grant was not sent yet, so the peer gets a refusal instead.
         if let Some(Outgoing { control: Control::Grant { answers: Some(nonce), .. }, .. }) = self.outbox.remove(at) {
             self.reply(Control::Refused { nonce, why: Refusal::Declined });
         }

@@ -164,8 +164,8 @@ fn two_honest_sides_agree_on_every_grant() {
     for seed in 0..ROUNDS / 4 + 1 {
         let mut random = Random::new(seed);
         let sides = [0, 1].map(|_| Shared::new(Quota { bytes: 100, grants: 3 }, 4, Duration::ZERO));
-        // The grants of each side that it has not ended, the asks of the other that it has not answered, and what it
-        // holds.
+        // For each side: its grants that it has not ended, asks of the peer that it has not answered, and grants of the
+        // peer that it holds.
         let (mut lent, mut asks, mut held) =
             ([const { Vec::new() }; 2], [const { Vec::new() }; 2], [const { Vec::new() }; 2]);
         for _ in 0..300 {
@@ -200,7 +200,7 @@ fn two_honest_sides_agree_on_every_grant() {
                 _ => {
                     let Some(message) = core.with(Core::take_outgoing) else { continue };
                     let bytes = message.to_bytes();
-                    // Unasked grants may be more than the other side takes.
+                    // The other side limits how many grants it takes without having asked.
                     match sides[1 - me].with(|core| core.receive(&bytes)) {
                         Ok(()) | Err(Violation::Flood) => {}
                         Err(violation) => panic!("seed {seed}: {violation:?}"),
@@ -229,7 +229,7 @@ fn a_peer_that_lies_about_everything_gets_its_quota_and_no_more() {
     for seed in 0..ROUNDS {
         let mut random = Random::new(seed);
         let shared = Shared::new(quota, 4, Duration::from_millis(1));
-        // What the peer can really reach: registered, whatever anybody says.
+        // What the peer can really reach: all that is registered, whatever the records say.
         let (mut registered, mut unasked): (BTreeMap<_, u64>, BTreeSet<_>) = Default::default();
         let mut ids = BTreeSet::new();
         let mut answers = Vec::new();
@@ -272,7 +272,7 @@ fn a_peer_that_lies_about_everything_gets_its_quota_and_no_more() {
                 if random.one_in(3) {
                     core.take_outgoing();
                 }
-                // No more than the quota is reachable by asking, and what is registered is known as such.
+                // A peer that asks reaches no more than its quota, and all that it reaches is charged to the quota.
                 let asked_for = registered.iter().filter(|(id, _)| !unasked.contains(id));
                 let (bytes, grants) = asked_for.fold((0, 0), |(bytes, grants), (_, len)| (bytes + len, grants + 1));
                 let charged = core.owner.charged();
@@ -324,7 +324,7 @@ fn a_peer_that_asks_and_returns_fills_no_memory() {
     assert_eq!(last, Err(Violation::Flood));
     let waiting = std::iter::from_fn(|| shared.with(Core::take_outgoing)).count();
     assert_eq!(waiting, 64 + 1);
-    // Once they are sent, the peer may ask again.
+    // Once the replies are sent, the peer may ask again.
     let ask = Control::Ask { nonce: number(1001), bytes: number(8), rights: 2, duration: Duration::ZERO };
     assert_eq!(shared.with(|core| core.receive(&ask.to_bytes())), Ok(()));
 }
@@ -355,7 +355,7 @@ fn a_grant_that_ends_before_it_was_sent_is_not_sent() {
     shared.with(|core| core.end(id));
     assert_eq!(next(), Some(Control::Refused { nonce: number(3), why: Refusal::Declined }));
     assert_eq!(next(), None);
-    // One that is being posted is ended by a message.
+    // If the grant has been sent, a message ends it.
     let id = shared.with(|core| core.lend(None, record(8), None)).unwrap();
     assert!(matches!(next(), Some(Control::Grant { .. })));
     shared.with(|core| core.end(id));
