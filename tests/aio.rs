@@ -6,7 +6,7 @@ use interlock::attributes::ConnectAttributes;
 use interlock::error::PostAllCause;
 use interlock::memory::{BufferList, Foreign, Growth, Pool, PoolOptions, SizeClass};
 use interlock::shared::SharedLimits;
-use interlock::soft::Fabric;
+use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
     Brand, Buffer, Completion, Inline, Limits, LocalWrite, MemoryRegion, PostError, ProtectionDomain, RemoteAll,
     RemoteReadWrite, RemoteRegion, Status, WorkRequest,
@@ -1225,4 +1225,26 @@ fn futures_can_go_to_other_threads() {
     interlock::domain! { struct Test; }
     can::<Posted<Test, Buffer<Test>>>();
     can::<SharedPoller<Test>>();
+}
+
+/// A pair that the device does not destroy never gives its requests back.
+#[test]
+fn a_driver_ends_although_a_pair_was_not_destroyed() {
+    for is_dropped_first in [true, false] {
+        let fabric = Fabric::new();
+        let context = interlock::Context::open_on(&fabric, "soft0").unwrap();
+        let mut tasks = Tasks::new(context.checked_domain().unwrap(), 4);
+        let driver = tasks.drive();
+        // The peer has no receive, so this waits.
+        let mut sent = Some(tasks.left.0.send(tasks.buffer(b"x")).unwrap());
+        assert!(poll_once(sent.as_mut().unwrap()).is_pending());
+        if is_dropped_first {
+            sent = None;
+        }
+        fabric.inject(Fault::VerbFails { verb: Verb::DestroyQp, after: 0, count: u32::MAX, errno: libc::EBUSY });
+        drop(tasks);
+        drop(sent);
+        assert!(support::eventually(|| driver.is_finished()), "the future is dropped first: {is_dropped_first}");
+        driver.join().unwrap();
+    }
 }

@@ -358,6 +358,12 @@ impl<B> Desk<B> {
             if !is_noted {
                 state.with_lane(id.key().slot(), |lane, tally| lane.abandon(id, tally, &mut after));
                 is_noted = true;
+                // The driver may have nobody left to sleep for.
+                if state.handles == 0
+                    && let Some(driver) = state.take_driver()
+                {
+                    after.wake(driver);
+                }
             }
             // The request is noted, so it is enough to see the armed queue empty. If there is no driver, whoever polls
             // next finds it.
@@ -746,6 +752,9 @@ impl<B> State<B> {
             if *budget == 0 {
                 return Attempt::Yield;
             }
+            if self.handles == 0 && self.is_over() {
+                return Attempt::Ready(Ok(Turn::Over));
+            }
             if self.tally.waits > 0 && !after.has_room() {
                 return Attempt::Again;
             }
@@ -755,8 +764,6 @@ impl<B> State<B> {
                     Ok(false) => continue,
                     Err(error) => return Attempt::Ready(Err(error)),
                 }
-            } else if self.handles == 0 {
-                return Attempt::Ready(Ok(Turn::Over));
             }
             let DriverState::Present(waker) = &mut self.driver else { return Attempt::Ready(Ok(Turn::Over)) };
             if !waker.as_ref().is_some_and(|old| old.will_wake(context.waker())) {
@@ -768,6 +775,12 @@ impl<B> State<B> {
             let timers = [self.poller.next_timer(), self.timers.left()];
             return Attempt::Ready(Ok(Turn::Sleep(timers.into_iter().flatten().min())));
         }
+    }
+
+    /// Whether the driver has nobody to sleep for once there are no handles. The abandoned requests of a pair that was
+    /// leaked never complete.
+    fn is_over(&self) -> bool {
+        self.tally.waits == 0 || self.tally.has_no_future() && self.poller.has_leaked()
     }
 
     /// Takes the wakers of all who wait. They will poll again. What is abandoned stays noted.

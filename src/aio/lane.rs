@@ -50,6 +50,8 @@ pub(super) struct Left<B> {
 pub(super) struct Tally {
     /// How many waits there are, those for abandoned requests included. While it is 0, nobody needs an event.
     pub(super) waits: usize,
+    /// How many of these waits are for abandoned requests.
+    pub(super) abandoned: usize,
     /// How many completions of sends nobody has asked for yet, and how many wait for room.
     pub(super) kept: usize,
 }
@@ -59,6 +61,11 @@ impl Tally {
     #[inline(always)]
     pub(super) fn is_zero(&self) -> bool {
         self.waits | self.kept == 0
+    }
+
+    /// Whether no future waits.
+    pub(super) fn has_no_future(&self) -> bool {
+        self.waits == self.abandoned
     }
 }
 
@@ -259,6 +266,7 @@ impl<B> Lane<B> {
             }
             before => {
                 tally.waits += usize::from(!before.is_wait());
+                tally.abandoned += usize::from(!matches!(before, Place::Abandoned(_)));
                 if let Place::Waiting(_, waker) = before {
                     after.drop_waker(waker);
                 }
@@ -289,7 +297,10 @@ impl<B> Lane<B> {
         let before = self.remove(id);
         tally.waits -= usize::from(before.is_wait());
         match before {
-            Place::Abandoned(_) => return self.keep_stray(completion, after),
+            Place::Abandoned(_) => {
+                tally.abandoned -= 1;
+                return self.keep_stray(completion, after);
+            }
             Place::Waiting(_, waker) => after.wake(waker),
             // A completion in this place has another id, and `insert` moves it aside.
             Place::Empty | Place::Done(_) => {}

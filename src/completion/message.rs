@@ -51,4 +51,6 @@ pub(super) enum Message {
     Orphan(Orphan),
     /// Asks the poller to destroy a pair once no request of the pair is in flight.
     Depart(Box<dyn Departing>),
+    /// A pair was leaked, because the device did not destroy it.
+    Leaked,
 }

@@ -81,6 +81,12 @@ impl PollState {
         }
     }
 
+    /// Whether a pair was leaked: its requests never come out.
+    #[cfg(feature = "aio")]
+    pub(super) fn has_leaked(&self) -> bool {
+        self.has_leaked
+    }
+
     /// From now on, keeps the shared receive queues of pairs that are gone. Dropping the last handle of such a queue
     /// drops memory of the program, and so runs code of the program. A caller that polls under a lock must not do that.
     #[cfg(feature = "aio")]
@@ -347,6 +353,7 @@ impl PollState {
                 Message::Join(receiver) => self.receivers.join(receiver),
                 Message::Depart(pair) => self.departing.push(DepartingPair::new(pair)),
                 Message::Orphan(orphan) => self.waiting_orphans.push((orphan, control.room().capacity())),
+                Message::Leaked => self.has_leaked = true,
             }
         }
     }

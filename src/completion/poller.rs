@@ -214,6 +214,12 @@ impl<B> Poller<B> {
         self.parts.state.holds_completions()
     }
 
+    /// Whether a pair of the completion queue was leaked: its requests never come out.
+    #[cfg(feature = "aio")]
+    pub(crate) fn has_leaked(&self) -> bool {
+        self.parts.state.has_leaked()
+    }
+
     /// Keeps shared receive queues that are gone, until [`take_gone`](Self::take_gone).
     #[cfg(feature = "aio")]
     pub(crate) fn keep_gone(&mut self) {

@@ -156,6 +156,11 @@ impl CqInner {
         self.send_and_wake(Message::Depart(pair));
     }
 
+    /// Tells the poller that a pair was leaked.
+    pub(crate) fn note_leaked(&self) {
+        self.send_and_wake(Message::Leaked);
+    }
+
     fn send_and_wake(&self, message: Message) {
         self.control.mailbox.send(message);
         self.waker.wake();

@@ -70,6 +70,9 @@ impl Departing for DepartingPair {
 
     fn leak(self: Box<Self>, error: VerbError) {
         note_leak("a queue pair", error);
+        if let Some(queue) = &self.sends_on {
+            queue.note_leaked();
+        }
         mem::forget(self);
     }
 }

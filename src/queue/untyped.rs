@@ -222,6 +222,10 @@ impl PairCore {
     /// Leaks everything that the device may still use.
     fn leak(&mut self) {
         self.status.poison();
+        self.send_queue.note_leaked();
+        if !Arc::ptr_eq(&self.send_queue, &self.receive_queue) {
+            self.receive_queue.note_leaked();
+        }
         mem::forget(self.places.take());
         mem::forget(Arc::clone(&self.send_queue));
         mem::forget(Arc::clone(&self.receive_queue));

@@ -106,6 +106,10 @@ impl<B> Poller<B> {
         false
     }
 
+    pub(super) fn has_leaked(&self) -> bool {
+        false
+    }
+
     pub(super) fn poll_batch(&mut self, _: WorkId, _: u32, _: &mut Vec<Buffer<B>>) -> u32 {
         0
     }
