@@ -271,7 +271,8 @@ fn a_stream_without_an_answer_costs_no_more_than_the_timeout() {
     let at = silent.local_addr().unwrap();
     let failed = cm::connect(at, client.take(), &ConnectData::none(), SHORT).unwrap_err();
     assert!(matches!(failed.cause, Cause::TimedOut(SHORT)), "{failed:?}");
-    assert!(matches!(failed.value, AnyQueuePair::Errored(_)), "{failed:?}");
+    // On a busy machine, TCP may still connect.
+    assert!(matches!(failed.value, AnyQueuePair::Errored(_) | AnyQueuePair::Vacant), "{failed:?}");
     let (mut listener, at) = listener();
     let [mut one, mut other] = connected(&mut listener, at, &Parameters::default());
     one.send(&mut other);
