@@ -269,18 +269,19 @@ fn a_stream_without_an_answer_costs_no_more_than_the_timeout() {
     let mut client = side();
     let start = Instant::now();
     let at = silent.local_addr().unwrap();
-    let failed = cm::connect(at, client.take(), &ConnectData::none(), SHORT).unwrap_err();
-    assert!(matches!(failed.cause, Cause::TimedOut(SHORT)), "{failed:?}");
-    // On a busy machine, TCP may still connect.
-    assert!(matches!(failed.value, AnyQueuePair::Errored(_) | AnyQueuePair::Vacant), "{failed:?}");
+    // Long enough for TCP to connect on a busy machine.
+    let timeout = Duration::from_secs(2);
+    let failed = cm::connect(at, client.take(), &ConnectData::none(), timeout).unwrap_err();
+    assert!(matches!(failed.cause, Cause::TimedOut(_)), "{failed:?}");
+    assert!(matches!(failed.value, AnyQueuePair::Errored(_)), "{failed:?}");
     let (mut listener, at) = listener();
     let [mut one, mut other] = connected(&mut listener, at, &Parameters::default());
     one.send(&mut other);
     drop((one, other, listener));
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
     // The device holds the pair until it gives up waiting.
     drop(failed);
-    assert!(start.elapsed() > Duration::from_secs(5), "document the wait of a pair's end no more");
+    assert!(start.elapsed() > Duration::from_secs(9), "document the wait of a pair's end no more");
 }
 
 /// CM018
