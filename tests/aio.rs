@@ -1,15 +1,17 @@
 //! Futures of posted requests: what they give, and that nothing is lost when they are dropped, forgotten or woken for
 //! nothing. The same tests run on every device.
 
-use interlock::aio::{Posted, Receiver, ReceivesError, RefillError, RequestError, Sender, SharedPoller, block_on};
+use interlock::aio::{
+    Driver, Posted, Receiver, ReceivesError, RefillError, RequestError, Sender, SharedPoller, block_on,
+};
 use interlock::attributes::ConnectAttributes;
 use interlock::error::PostAllCause;
 use interlock::memory::{BufferList, Foreign, Growth, Pool, PoolOptions, SizeClass};
 use interlock::shared::SharedLimits;
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{
-    Brand, Buffer, Completion, Inline, Limits, LocalWrite, MemoryRegion, PostError, ProtectionDomain, RemoteAll,
-    RemoteReadWrite, RemoteRegion, Status, WorkRequest,
+    Brand, Buffer, Checked, Completion, Inline, Limits, LocalWrite, MemoryRegion, PostError, ProtectionDomain,
+    QueuePair, ReadyToSend, RemoteAll, RemoteReadWrite, RemoteRegion, Status, WorkRequest,
 };
 use std::future::poll_fn;
 use std::mem;
@@ -814,6 +816,115 @@ fn a_waker_that_panics_keeps_nobody_else_asleep() {
         woken.0.load(Ordering::SeqCst) == 1
     }));
     drop(driver);
+}
+
+/// The first in the line gets a permit and wakes the next one.
+#[test]
+fn a_waker_in_the_line_that_panics_costs_no_room() {
+    let Tasks { domain, poller, left, right } = Tasks::new(context().checked_domain().unwrap(), 2);
+    let mut driver = poller.driver().unwrap();
+    let ((mut sender, _receiver), (_other, mut peer)) = (left, right);
+    // The peer has no receive yet, so the queue is full.
+    let sent = [(); 2].map(|()| sender.send(domain.buffer(8).unwrap()).unwrap());
+    let shared = sender.into_shared();
+    let [mut first, mut second] = [(); 2].map(|()| Box::pin(shared.room()));
+    assert!(poll_once(&mut first).is_pending());
+    let panicking = Waker::from(Arc::new(Panicking));
+    assert!(second.as_mut().poll(&mut Context::from_waker(&panicking)).is_pending());
+    for posted in sent {
+        peer.post(domain.buffer(8).unwrap()).unwrap();
+        driver.block_on(posted).unwrap().unwrap();
+    }
+    assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut first).is_ready())).is_err());
+    drop((first, second));
+    let [one, two] = [(); 2].map(|()| poll_once(&mut Box::pin(shared.room())));
+    assert!(one.is_ready() && two.is_ready());
+}
+
+/// Two connected pairs on the soft device, where requests complete at once, and two more that are not split. The left
+/// receiver waits with a waker that panics, and its message is in the completion queue. Whoever polls next panics.
+fn about_to_panic() -> (Tasks<Checked>, Driver<Checked>, [QueuePair<Checked, ReadyToSend>; 2]) {
+    let context = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap();
+    let domain = context.checked_domain().unwrap();
+    let (queue, poller) = domain.completion_queue(256).unwrap();
+    let poller = SharedPoller::new(poller);
+    let limits = Limits { sends: 8, receives: 8, ..Limits::default() };
+    let port = domain.context().active_port().unwrap();
+    let pair = || domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+    let both = || connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
+    let ((left, right), others) = (both(), both());
+    let [mut left, mut right] = [left, right].map(|pair| poller.split(pair).unwrap());
+    // It does not run.
+    let driver = poller.driver().unwrap();
+    left.1.post(domain.buffer(8).unwrap()).unwrap();
+    let panicking = Waker::from(Arc::new(Panicking));
+    assert!(left.1.poll_next(&mut Context::from_waker(&panicking)).is_pending());
+    mem::forget(right.0.send(Inline(b"")).unwrap());
+    (Tasks { domain, poller, left, right }, driver, others.into())
+}
+
+#[test]
+fn a_waker_that_panics_loses_no_answer_of_who_polled() {
+    for fails in [false, true] {
+        let (mut tasks, _driver, _others) = about_to_panic();
+        let (_region, remote) = target(&tasks.domain);
+        let remote = if fails { RemoteRegion::of_peer(8, 8, 8).unwrap() } else { remote };
+        let mut posted = tasks.left.0.write(tasks.domain.buffer(8).unwrap(), &remote).unwrap();
+        assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut posted).is_ready())).is_err());
+        assert!(support::eventually(|| match poll_once(&mut posted) {
+            Poll::Ready(answer) => !fails == answer.is_ok(),
+            Poll::Pending => false,
+        }));
+    }
+}
+
+#[test]
+fn a_waker_that_panics_loses_no_message_of_who_polled() {
+    let (mut tasks, _driver, _others) = about_to_panic();
+    for byte in *b"ab" {
+        tasks.right.1.post(tasks.domain.buffer(8).unwrap()).unwrap();
+        mem::forget(tasks.left.0.send(tasks.buffer(&[byte])).unwrap());
+    }
+    assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut pin!(tasks.right.1.next())).is_ready())).is_err());
+    for byte in *b"ab" {
+        let Poll::Ready(Some(Ok(message))) = poll_once(&mut pin!(tasks.right.1.next())) else { panic!("no message") };
+        assert_eq!(message.into_received().unwrap()[..], [byte]);
+    }
+}
+
+#[test]
+fn a_waker_that_panics_loses_nothing_of_a_batch_of_who_polled() {
+    let (mut tasks, _driver, _others) = about_to_panic();
+    let (_region, remote) = target(&tasks.domain);
+    let mut items = tasks.domain.buffers(3, 8).unwrap();
+    let mut posted = tasks.left.0.post_all(&mut items, |buffer| WorkRequest::write(buffer, &remote)).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut posted).is_ready())).is_err());
+    let Poll::Ready(Ok(buffers)) = poll_once(&mut posted) else { panic!("no answer") };
+    assert_eq!(buffers.len(), 3);
+}
+
+#[test]
+fn a_waker_that_panics_while_a_batch_is_dropped_loses_nothing_of_it() {
+    let (mut tasks, _driver, _others) = about_to_panic();
+    let (_region, remote) = target(&tasks.domain);
+    let mut items = tasks.domain.buffers(3, 8).unwrap();
+    let posted = tasks.left.0.post_all(&mut items, |buffer| WorkRequest::write(buffer, &remote)).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(posted))).is_err());
+    assert!(support::eventually(|| tasks.left.0.counters().strays == 3));
+}
+
+#[test]
+fn a_waker_that_panics_while_a_pair_is_split_leaves_no_lane_behind() {
+    let (mut tasks, _driver, [mut pair, _peer]) = about_to_panic();
+    let freed = Arc::new(AtomicUsize::new(0));
+    let memory = tasks.domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap().split().1;
+    // The peer has no receive, so the split finds a request in flight.
+    pair.post_send(memory).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(tasks.poller.split(pair)))).is_err());
+    assert!(support::eventually(|| {
+        drop(poll_once(&mut tasks.left.0.send(Inline(b"")).unwrap()));
+        freed.load(Ordering::SeqCst) == 1
+    }));
 }
 
 #[test]

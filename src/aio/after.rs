@@ -37,6 +37,11 @@ impl<B> After<B> {
         self.0.remaining_capacity() >= ROOM_FOR_ONE
     }
 
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(super) fn wake(&mut self, waker: Waker) {
         self.push(Todo::Wake(waker));
     }

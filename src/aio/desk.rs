@@ -72,6 +72,15 @@ enum DriverState {
     Present(Option<Waker>),
 }
 
+/// What a new lane leaves to be done without the lock.
+pub(super) struct Late<B> {
+    /// The sends that completed before there was a lane.
+    sends: Vec<Completion<B>>,
+    /// What the last work queue in the slot has left.
+    left: Option<Left<B>>,
+    after: After<B>,
+}
+
 /// How one attempt under the lock ended.
 enum Attempt<R> {
     Ready(R),
@@ -178,16 +187,15 @@ impl<B> Desk<B> {
         let state = &mut *guard;
         for _ in 0..BUDGET {
             let completion = state.poll(&mut after).ok()??;
-            if state.may_release() && is_wanted(state, completion.id()) {
-                if !completion.is_success() {
-                    state.note_failure(&completion, &mut after);
-                }
+            // What is left to run may panic, and a completion that was taken would be lost.
+            if after.is_empty() && state.may_release() && completion.is_success() && is_wanted(state, completion.id()) {
                 return Some(completion);
             }
             // Only while somebody waits may an earlier turn of this loop have put the wanted completion in its place.
             let may_be_in_place = state.tally.waits > 0;
             state.settle(completion, &mut after);
             if may_be_in_place
+                && after.is_empty()
                 && state.may_release()
                 && let Some(completion) = kept(state)
             {
@@ -234,23 +242,19 @@ impl<B> Desk<B> {
     }
 
     /// Puts the buffers of the requests from `first` on into `buffers`, as far as they complete together and nothing is
-    /// known of them yet. Returns how many.
+    /// known of them yet. Returns how many, and whether the caller must [settle](Self::settle_taken) other completions.
     #[inline]
-    pub(super) fn take_batch(&self, first: WorkId, most: u32, buffers: &mut Vec<Buffer<B>>) -> u32 {
+    pub(super) fn take_batch(&self, first: WorkId, most: u32, buffers: &mut Vec<Buffer<B>>) -> (u32, bool) {
         let mut guard = lock(&self.state);
         let state = &mut *guard;
         let taken = if state.is_unknown(first) { state.poller.poll_batch(first, most, buffers) } else { 0 };
-        if taken > 0 && !state.may_release() {
-            drop(guard);
-            self.settle_taken();
-        }
-        taken
+        (taken, taken > 0 && !state.may_release())
     }
 
     /// Settles what was taken from the device.
     #[cold]
     #[inline(never)]
-    fn settle_taken(&self) {
+    pub(super) fn settle_taken(&self) {
         let mut after = After::new();
         loop {
             let mut state = lock(&self.state);
@@ -310,16 +314,23 @@ impl<B> Desk<B> {
         }
     }
 
-    /// Makes a lane for a work queue. Sends from before have nobody who asks for them, so they become strays.
+    /// Makes a lane for a work queue.
     ///
-    /// `ids` is called under the lock, where no request completes. Returns the ids, and the generation of the lane.
-    pub(super) fn attach(&self, ids: impl FnOnce() -> QueueIds, depth: u32) -> (QueueIds, u64) {
-        let (ids, generation, left, sends) = self.with_after(|state, after| {
+    /// `ids` is called under the lock, where no request completes. Returns the ids, the generation of the lane, and what
+    /// [`settle_late`](Self::settle_late) takes.
+    pub(super) fn attach(&self, ids: impl FnOnce() -> QueueIds, depth: u32) -> (QueueIds, u64, Late<B>) {
+        self.with(|state| {
             let ids = ids();
-            let (generation, left, sends) = state.attach(ids, depth, after);
-            (ids, generation, left, sends)
-        });
-        drop(left);
+            let mut after = After::new();
+            let (generation, left, sends) = state.attach(ids, depth, &mut after);
+            (ids, generation, Late { sends, left, after })
+        })
+    }
+
+    /// Does the rest of [`attach`](Self::attach) without the lock. Sends from before the lane have nobody who asks for
+    /// them, so they become strays.
+    pub(super) fn settle_late(&self, ids: QueueIds, late: Late<B>) {
+        let Late { sends, left, mut after } = late;
         let slot = ids.next.key().slot();
         for completion in sends {
             self.with_after(|state, after| state.with_lane(slot, |lane, _| lane.keep_stray(completion, after)));
@@ -327,7 +338,8 @@ impl<B> Desk<B> {
         if ids.next.key().is_send() {
             (1..=ids.in_flight).rev().for_each(|count| self.abandon(ids.next.before(count)));
         }
-        (ids, generation)
+        drop(left);
+        after.run();
     }
 
     /// Ends the lane of a work queue that is gone. Returns what nobody will take any more.
@@ -580,12 +592,6 @@ impl<B> State<B> {
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn note_failure(&mut self, completion: &Completion<B>, after: &mut After<B>) {
-        self.with_lane(completion.id().key().slot(), |lane, tally| lane.note(completion, tally, after));
-    }
-
     /// Puts a completion in its place.
     #[inline]
     pub(super) fn settle(&mut self, completion: Completion<B>, after: &mut After<B>) {
@@ -630,7 +636,12 @@ impl<B> State<B> {
         mut park: impl FnMut(&mut Self, &mut After<B>) -> Parked,
     ) -> Attempt<R> {
         loop {
-            match self.settle_all(budget, after) {
+            let settled = self.settle_all(budget, after);
+            // What is left to run may panic, and what `ready` takes would be lost.
+            if !after.is_empty() {
+                return Attempt::Again;
+            }
+            match settled {
                 Settled::Done => {}
                 Settled::NoRoom => return Attempt::Again,
                 Settled::Failed(error) => {
@@ -646,9 +657,6 @@ impl<B> State<B> {
             }
             if *budget == 0 || matches!(self.driver, DriverState::Absent) {
                 return Attempt::Yield;
-            }
-            if !after.has_room() {
-                return Attempt::Again;
             }
             match self.arm(after) {
                 Ok(true) => {}

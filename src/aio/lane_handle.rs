@@ -24,8 +24,11 @@ pub(super) struct LaneHandle<B> {
 impl<B> LaneHandle<B> {
     /// A lane for the work queue with these ids.
     pub(super) fn new(poller: SharedPoller<B>, ids: impl FnOnce() -> QueueIds, depth: u32) -> Self {
-        let (ids, generation) = poller.desk().attach(ids, depth);
-        Self { poller, slot: ids.next.key().slot(), generation, first: ids.next, next: ids.next }
+        let (ids, generation, late) = poller.desk().attach(ids, depth);
+        let lane = Self { poller, slot: ids.next.key().slot(), generation, first: ids.next, next: ids.next };
+        // This runs wakers. If one panics, the lane ends with its handle.
+        lane.desk().settle_late(ids, late);
+        lane
     }
 
     #[inline(always)]

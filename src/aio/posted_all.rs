@@ -96,10 +96,13 @@ impl<B> Future for PostedAll<B> {
         let this = self.get_mut();
         this.buffers.reserve(this.left as usize);
         while this.left > 0 {
-            let taken = this.desk.take_batch(this.next, this.left, &mut this.buffers);
+            let (taken, must_settle) = this.desk.take_batch(this.next, this.left, &mut this.buffers);
             this.next = this.next.after(taken);
             this.left -= taken;
             this.completed += taken as usize;
+            if must_settle {
+                this.desk.settle_taken();
+            }
             if this.left == 0 {
                 break;
             }
@@ -120,11 +123,27 @@ impl<B> Future for PostedAll<B> {
     }
 }
 
+impl<B> PostedAll<B> {
+    fn abandon_rest(&mut self) {
+        while self.left > 0 {
+            let id = self.next;
+            self.next = id.after(1);
+            self.left -= 1;
+            self.desk.abandon(id);
+        }
+    }
+}
+
 impl<B> Drop for PostedAll<B> {
     fn drop(&mut self) {
-        for at in 0..self.left {
-            self.desk.abandon(self.next.after(at));
+        /// Abandons those that are left after a waker has panicked.
+        struct Rest<'a, B>(&'a mut PostedAll<B>);
+        impl<B> Drop for Rest<'_, B> {
+            fn drop(&mut self) {
+                self.0.abandon_rest();
+            }
         }
+        Rest(self).0.abandon_rest();
     }
 }
 

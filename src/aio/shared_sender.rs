@@ -164,11 +164,13 @@ impl<'s, B: Brand, T: Transport> Future for Room<'s, B, T> {
         loop {
             match self.look(context.waker().clone()) {
                 Look::Permit(next) => {
-                    // Wake the next one in the line: there may be room for it too.
+                    // If the waker below panics, this is dropped, and the room is free again.
+                    let permit = Permit { sender: self.sender };
+                    // There may be room for the next one in the line, too.
                     if let Some(next) = next {
                         next.wake();
                     }
-                    return Poll::Ready(Ok(Permit { sender: self.sender }));
+                    return Poll::Ready(Ok(permit));
                 }
                 Look::First(_) if !is_noted => {}
                 Look::First(_) | Look::InLine(_) => return Poll::Pending,
