@@ -97,7 +97,7 @@ fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
     // 40 requests need more than one doorbell; 32 need exactly one, and are posted in one session.
     let ways = [Posting::List, Posting::WorkRequestApi].into_iter().flat_map(|way| [(way, 40_u8), (way, 32)]);
     let cases = ways.flat_map(|(way, count)| [(way, count, false), (way, count, true)]);
-    // Each takes Miri more than ten seconds, so it runs two.
+    // Each case takes Miri more than ten seconds, so Miri runs only two of them.
     for (posting, count, panics) in cases
         .filter(|case| !cfg!(miri) || [(Posting::List, 40, true), (Posting::WorkRequestApi, 32, false)].contains(case))
     {

@@ -206,7 +206,7 @@ fn a_port_is_free_at_once_although_its_connections_go_on() {
     let mut again = match again.listen(0) {
         Ok(again) => again,
         Err(failed) => {
-            // TCP keeps the port of a connection.
+            // TCP holds the port while a connection uses it.
             assert!(context().is_iwarp() && on_hardware(), "{failed:?}");
             is_errno(&failed.cause, libc::EADDRINUSE);
             return;

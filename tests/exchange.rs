@@ -275,7 +275,8 @@ fn a_full_queue_gives_the_request_back() {
     let Err(PostError::QueueFull(third)) = link.left.post_write(third, &region.remote()) else {
         panic!("a full queue")
     };
-    // If the device completes the second write first, only the other completion makes room.
+    // Both completions are polled. The device may complete the second write first, and only the completion of the
+    // first write makes room.
     for _ in 0..2 {
         next(&mut link.poller);
     }

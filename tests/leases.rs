@@ -163,7 +163,7 @@ fn memory_is_leased_again_and_in_another_domain() {
         buffer = lease.end().unwrap();
         assert_eq!(buffer[..8], [round; 8]);
     }
-    // A second registration without rights for peers gives a region like any other.
+    // After the leases, the same memory can be registered without rights for peers. The region is an ordinary one.
     let (rest, again) = link.domain.register::<LocalWrite, _>(buffer).unwrap().split();
     link.right.post_receive(link.domain.buffer(64).unwrap()).unwrap();
     link.left.post_send(again).unwrap();

@@ -326,7 +326,7 @@ fn a_shared_buffer_goes_home_with_its_last_share_or_slice() {
     assert!(share.slice(9..14).is_err() && head.slice(0..5).is_err(), "only filled bytes");
     assert!(matches!((4, 3), (start, end) if share.slice(start..end).is_err()));
     drop(clone);
-    // A slice keeps the others from writing, and never writes itself.
+    // While there is a slice, no other share can become unique, and so writable. A slice never can.
     let error = share.into_unique().unwrap_err();
     assert_eq!(error.reason, NotUniqueReason::Clones);
     drop(head);

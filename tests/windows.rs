@@ -331,7 +331,7 @@ fn the_end_of_a_window_gives_memory_back_where_it_is_a_barrier() {
         let (_rest, memory) = page(&link.domain);
         let bound: BoundWindow<_, K> = bind::<RemoteWrite, _, _>(&mut link, memory);
         let remote = bound.remote().unwrap();
-        // It is not known whether on mlx5 anything but `ibv_dealloc_mw` ends a window of type 1.
+        // On mlx5, only `ibv_dealloc_mw` is known to end a window of type 1.
         let is_posted =
             TypeId::of::<K>() == TypeId::of::<Type2>() || link.domain.context().promises().provider() != "mlx5";
         if deviates("C088") || !is_posted {

@@ -63,8 +63,8 @@ impl<B: Brand + 'static> Place<B> {
             drop(cm::spawn(channel.driver().context("the channel has a driver")?)?);
         }
         let classes = vec![SizeClass { len_bytes: FRAME_BYTES, count: clients * limits.completions() }];
-        // One half is for requests in flight. The other is for messages of clients that vanish before they are
-        // connected: the poller keeps as many as the queue has room for.
+        // Twice the capacity of the queue. One half is for requests in flight. The other half is for messages of
+        // clients that vanish before they are connected: the poller keeps as many of them as the queue has room for.
         let growth = Growth::UpTo(2 * queue.capacity() as usize * FRAME_BYTES);
         let pool = domain.pool(&PoolOptions { classes, growth, ..PoolOptions::default() })?;
         Ok(Arc::new(Self { domain, port, limits, queue, poller, channel, pool, most_clients: clients as usize }))

@@ -236,7 +236,7 @@ impl<B> Desk<B> {
         let slot = next.key().slot();
         self.try_for(
             |state| state.lane(slot)?.next_received(),
-            // A receive in the lane has completed before this one, and goes first.
+            // Receives that are still in the lane completed earlier, and must be given out first.
             |state, found| found.key() == next.key() && state.has_received_nothing(slot),
         )
     }
@@ -560,7 +560,7 @@ impl<B> State<B> {
             return false;
         }
         self.shared.push((number, Lane::new(depth)));
-        // No send has the id of a shared receive.
+        // The vector for sends stays empty: no send has the id of a shared receive.
         self.claim(|id| id.as_shared().is_some_and(|(of, _)| of == number), &mut Vec::new(), after);
         true
     }
@@ -619,7 +619,7 @@ impl<B> State<B> {
             return after.drop_completion(completion);
         }
         if self.unclaimed.len() >= self.most_unclaimed {
-            // The lane of a pair may still claim its messages, so a flushed request is dropped first.
+            // A flushed request is dropped first. A message may still be claimed, when its pair gets a lane.
             let oldest = self.unclaimed.iter().position(|kept| !kept.is_success()).unwrap_or(0);
             self.unclaimed.remove(oldest).into_iter().for_each(|kept| after.drop_completion(kept));
         }

@@ -98,7 +98,8 @@ impl<K> Listener<K> {
     }
 
     fn take(&mut self, patience: Patience) -> Result<Option<Request<K>>, CmError> {
-        // After a removal no request comes. This only takes the events of other identifiers from the channel.
+        // After a removal no request can arrive, so there is nothing to wait for. The loop still takes the events of
+        // other identifiers from the channel.
         let patience = if self.is_removed { Patience::None } else { patience };
         loop {
             match next(&self.id.events, Phase::Listening, patience)? {

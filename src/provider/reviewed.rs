@@ -426,7 +426,7 @@ pub(crate) fn row_of(device: &ibv_device_attr) -> Option<&'static Promises> {
     Some(match (device.vendor_id, device.vendor_part_id) {
         (0x00ff_ffff, 0) => &RXE,
         (0, 0) if device.node_guid == NULL_GUID => &NULL,
-        // siw reports a running device number as its part, not a model, so any part matches.
+        // siw gives no model as the part. It counts its devices and gives that number, so any part matches.
         (0x0062_6d74, _) => &SIW,
         (MELLANOX, part) if MLX5_PARTS.contains(&part) => &MLX5,
         (MELLANOX, part) if MLX4_PARTS.contains(&part) => &MLX4,

@@ -155,7 +155,7 @@ impl PairCore {
             return Err(TransitionFailure::NotOnIwarp(NotOnIwarp::Reset));
         }
         let promises = self.domain.context.promises();
-        // Nobody knows which shared receives the device has started to fill for this pair.
+        // The device may have started to fill shared receives for this pair, and does not tell which.
         if self.shared.is_some() && (promises.teardown != Teardown::Anytime || !promises.reset_is_barrier) {
             return Err(TransitionFailure::ResetShared { provider: promises.name });
         }

@@ -33,7 +33,7 @@ fn c114_a_queue_has_the_room_that_was_asked_for() {
 /// C115: requests of all kinds complete in the order in which they were posted.
 #[test]
 fn c115_requests_complete_in_order() {
-    // Reads and writes overtake each other.
+    // Without this order, reads and writes may overtake each other.
     if lacks_need(Need::Order) {
         return;
     }

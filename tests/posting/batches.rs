@@ -129,8 +129,8 @@ fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
         assert_eq!(post_all(&mut link.left, in_batch, &mut items, write).unwrap(), 1);
         let (buffers, runs) = take_all(&mut link.poller, 3);
         assert_eq!((buffers.iter().map(|buffer| buffer[0]).collect::<Vec<_>>(), runs), (vec![1, 2, 4], vec![3]));
-        // Four items fit, and the fourth is signalled; the others stay in the vector, and then none fits. The items
-        // that fit are posted with one doorbell.
+        // The first call posts the four items that fit, with one doorbell, and signals the fourth. The other items stay
+        // in the vector. The second call posts none, because the queue is full.
         for count in [6, 4, 5] {
             let mut items: Vec<_> = (0..count).map(|at| item(at, 8)).collect();
             assert_eq!(post_all(&mut link.left, in_batch, &mut items, write).unwrap(), 4);

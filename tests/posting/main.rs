@@ -33,8 +33,8 @@ fn link_with<B: Brand>(domain: &ProtectionDomain<B>, limits: Limits) -> Option<L
             assert_eq!(posting, Posting::WorkRequestApi);
             assert!(error.to_string().contains("Posting::List"), "{error}");
             assert_eq!(queue.room(), room, "the lease came back");
-            // Soft-RoCE has this way, but many of its versions get lists of buffers wrong. So the library refuses lists
-            // there.
+            // Soft-RoCE has `ibv_wr_*`, but many of its versions handle a request of several buffers wrongly. So the
+            // library refuses `ibv_wr_*` there for pairs with such requests.
             assert!(elements > 1 || !domain.context().name().starts_with("rxe"), "rxe has it: {error}");
             return None;
         }

@@ -442,7 +442,7 @@ impl World {
         }
         self.receives.clear();
         self.armed.clear();
-        // The completions that were not polled name requests that no longer exist.
+        // Some completions were not polled yet. They refer to requests that no longer exist.
         self.until("what was destroyed", |world| world.lives.iter().all(|life| life.over(CLIENT) && life.over(SERVER)));
         for life in &mut self.lives {
             life.gone = true;
