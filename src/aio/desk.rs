@@ -242,7 +242,8 @@ impl<B> Desk<B> {
     }
 
     /// Puts the buffers of the requests from `first` on into `buffers`, as far as they complete together and nothing is
-    /// known of them yet. Returns how many, and whether the caller must [settle](Self::settle_taken) other completions.
+    /// known of them yet. Returns how many, and whether the caller must [settle](Self::settle_taken) other
+    /// completions.
     #[inline]
     pub(super) fn take_batch(&self, first: WorkId, most: u32, buffers: &mut Vec<Buffer<B>>) -> (u32, bool) {
         let mut guard = lock(&self.state);

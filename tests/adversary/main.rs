@@ -234,8 +234,8 @@ fn a_sleeper_finds_what_a_poll_overlooked() {
             for _ in 0..2 {
                 let begun = Instant::now();
                 let completion = poller.wait(PATIENCE).unwrap_or_else(|error| panic!("{profile:?} {round}: {error}"));
-                // If the wake-up is lost, the last poll at the deadline still finds the completion. So the wait must have
-                // ended before the deadline.
+                // If the wake-up is lost, the last poll at the deadline still finds the completion. So the wait must
+                // have ended before the deadline.
                 assert!(begun.elapsed() < PATIENCE, "{profile:?} {round}: it slept to the end");
                 completion.check().unwrap();
             }
