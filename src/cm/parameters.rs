@@ -31,7 +31,8 @@ pub struct Parameters {
     /// How many times to send a packet again when no acknowledgement comes. The side that connects chooses for both
     /// sides.
     pub retry_count: RetryCount,
-    /// How many times the peer sends a message again when this side has no receive posted.
+    /// How many times the peer sends a message again when this side has no receive posted. [`RnrRetry::FOREVER`] sets
+    /// no limit.
     pub rnr_retry: RnrRetry,
     /// How long the peer waits before each of these retries.
     pub min_rnr_timer: RnrTimer,
