@@ -52,7 +52,7 @@ pub(super) struct Cm {
     /// The identifiers by number. Numbers are never reused.
     ids: BTreeMap<u64, Id>,
     last_id: u64,
-    /// The last port that was chosen for an identifier.
+    /// The port to try first for the next identifier that asks for port 0.
     last_port: u16,
     /// The queue of work, in order.
     work: VecDeque<Work>,
