@@ -4,8 +4,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Advice {
-    /// The link-layer address of the next hop towards the peer has changed. If messages no longer reach the peer,
-    /// connect again.
+    /// The peer's IP address has got another link-layer address. If messages no longer reach the peer, connect again.
     #[doc(alias = "RDMA_CM_EVENT_UNREACHABLE")]
     NeighbourChanged,
     /// The IP address of this side has moved to another device, such as the other port of a network bond. The

@@ -63,7 +63,8 @@ pub(super) fn meaning_of(phase: Phase, kind: Kind, status: i32, parameters: &mut
             let data = PeerData(std::mem::take(&mut parameters.private_data));
             Meaning::End(Cause::NotServed { reason: LookupReason(status), data })
         }
-        // For an established connection, Linux reports this event when the link-layer address of the next hop changes.
+        // For an established connection, Linux reports this event when the peer's IP address gets another link-layer
+        // address.
         (Phase::Connected, Kind::UNREACHABLE) => Meaning::Advise(Advice::NeighbourChanged),
         (Phase::Connected, Kind::ADDR_CHANGE) => Meaning::Advise(Advice::AddressChanged),
         (Phase::Connecting | Phase::Accepting | Phase::LookingUp, Kind::UNREACHABLE) => {

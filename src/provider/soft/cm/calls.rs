@@ -359,7 +359,7 @@ impl State {
         );
     }
 
-    /// Reports to each identifier of a device that is in a multicast group that its membership has ended.
+    /// Reports the end of their memberships to the identifiers of a device that have joined multicast groups.
     pub(in crate::provider::soft) fn cm_lose_groups(&mut self, device: usize) {
         self.cm_tell_where(
             |id| id.device == Some(device) && !id.groups.is_empty(),
