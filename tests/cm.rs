@@ -52,7 +52,7 @@ fn two_sides_connect_by_address_and_talk() {
     assert_eq!(connection.peer_address(), Some(at));
     connection.pair.post_send(message(&side.domain, b"hello")).unwrap();
     side.poller.wait(PATIENCE).unwrap().check().unwrap();
-    // Wait for the server: on iWARP, its accept would fail if this side ended before the server has waited for it.
+    // Disconnect only after the server's wait has returned: on iWARP, that wait would fail if this side ended earlier.
     server_is_up.recv().unwrap();
     let mut ended = connection.disconnect().unwrap();
     ended.pair.drain(&mut side.poller, PATIENCE, drop).unwrap();
@@ -101,7 +101,8 @@ fn what_waits_may_be_dropped_at_any_step() {
     drop(listener);
 }
 
-/// Whether the device is iWARP: it moves the pairs itself, and an accept connects both sides at once.
+/// Whether the device is an iWARP device. Such a device moves the pairs by itself, and an accept connects both sides at
+/// once.
 fn is_iwarp() -> bool {
     context().is_iwarp()
 }
@@ -138,7 +139,7 @@ impl End {
         assert_eq!(&to.side.received()[..], b"hello");
     }
 
-    /// Reads memory of the peer, or says why the request was refused.
+    /// Reads memory of the peer. The error is the reason for which the library refused the request.
     fn read(&mut self, from: &Self) -> Result<Buffer<Checked>, RequestFlaw> {
         let region = from.side.domain.register::<RemoteRead, _>(vec![7_u8; 64]).unwrap();
         match self.connection.pair.post_read(self.side.domain.buffer(64).unwrap(), &region.remote()) {
@@ -206,7 +207,7 @@ fn a_side_that_serves_no_reads_may_start_them() {
         let [mut client, mut server] = connected(&mut listener, at, &parameters);
         let (reader, owner) = if serves == 0 { (&mut server, &mut client) } else { (&mut client, &mut server) };
         assert_eq!(&reader.read(owner).unwrap()[..], [7; 64]);
-        // Soft iWARP serves as many as the client asks for.
+        // On soft iWARP, the server serves as many reads as the client asks for.
         match owner.read(reader) {
             Ok(read) => assert!(serves == 0 && is_iwarp() && read[..] == [7; 64]),
             Err(flaw) => assert_eq!(flaw, RequestFlaw::NoReadDepth),
@@ -483,7 +484,7 @@ fn a_client_that_never_establishes_is_given_up() {
     let AnyQueuePair::Errored(_pair) = failed.value else { panic!("not in Error") };
     server.poller.wait(PATIENCE).unwrap().check().unwrap_err();
     assert!(matches!(server.poller.wait(Duration::ZERO), Err(WaitError::TimedOut(_))));
-    // The server has ended before the client's answer.
+    // The server has ended before the client has established the connection.
     assert_refused(&asking.wait(PATIENCE).unwrap_err().cause);
 }
 
@@ -552,7 +553,8 @@ fn the_same_pairs_connect_again() {
     client.send(&mut server);
 }
 
-/// CM018 to CM022, CM025, CM040: either side ends at each step, many times; the listener serves the next client.
+/// CM018 to CM022, CM025, CM040: clients and servers end at each step, many times. After that, the listener still
+/// serves a client.
 #[test]
 fn a_hundred_that_end_at_any_step_leave_the_listener_well() {
     let (mut listener, at) = listener();
@@ -596,7 +598,8 @@ fn a_hundred_that_end_at_any_step_leave_the_listener_well() {
     assert!(listener.poll().unwrap().is_none());
 }
 
-/// An attack: the link is forgotten, so rdma_cm never learns of the end; the pair goes with a receive in flight.
+/// An attack: the program forgets the link, so rdma_cm never learns that the connection has ended. Then the program
+/// drops the pair with a receive in flight.
 #[test]
 fn memory_in_flight_comes_back_although_the_link_is_forgotten() {
     let (mut listener, at) = listener();

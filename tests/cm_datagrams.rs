@@ -177,7 +177,7 @@ fn a_lookup_in_no_time_is_late_and_the_next_one_is_answered() {
     }
     let server = Side::new();
     let mut late = 0;
-    // rdma_cm does not say that these clients have gone.
+    // The requests of clients that gave up still arrive: rdma_cm does not report that these clients have ended.
     while let Ok(request) = listener.next(SHORT) {
         late += 1;
         match late {
@@ -249,7 +249,7 @@ fn a_recipient_outlives_all_that_found_it() {
     assert!(matches!(next(&mut client.poller).into_work(), Work::Sent(_)));
     server.assert_received(b"hello");
     drop(server);
-    // Nobody learns that nobody gets it.
+    // The pair of the recipient no longer exists. The datagram is lost, but its send completes with success.
     client.pair.post_send_to(message(&client.domain, b"hello"), &recipient).unwrap();
     assert!(matches!(next(&mut client.poller).into_work(), Work::Sent(_)));
 }
@@ -273,10 +273,10 @@ fn a_member_of_a_group_stays_when_another_leaves() {
     let again = left.join(group).unwrap().wait(PATIENCE).unwrap();
     again.detach(&mut first.pair).unwrap();
     assert!(again.detach(&mut sender.pair).is_err(), "it was never attached");
-    // A pair is still attached when its membership ends; the pair is destroyed afterwards.
+    // The pair of `second` is still attached when the membership ends. The pair is destroyed afterwards.
     drop(two);
     drop(second);
-    // The identifier that has left is one that listens.
+    // An identifier that has left its group can listen.
     let mut listener = again.leave().unwrap().listen(0).unwrap();
     let asking = looking_up(listener.local_address().unwrap());
     drop(listener.next(PATIENCE).unwrap());

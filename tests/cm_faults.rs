@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use support::{Counted, PATIENCE, Side, address, eventually, message};
 
 const SHORT: Duration = Duration::from_millis(50);
-/// Half of it is more than a timer of [`SHORT`] takes on the slowest machine.
+/// Half of this time is more than a timer of [`SHORT`] takes on the slowest machine.
 const TOO_LONG: Duration = Duration::from_secs(3);
 
 /// One device of a fabric of the test's own, with a listener.
@@ -298,7 +298,8 @@ fn a_removed_device_ends_everything_on_it() {
     world.fabric.heal();
 }
 
-/// CM038: each later call of an identifier names the removal, as often as it is asked, and gives everything back.
+/// CM038: after the removal, each call of an identifier reports the removal, also when it is repeated, and gives
+/// everything back.
 #[test]
 fn an_identifier_of_a_removed_device_says_so_in_every_call() {
     for profile in [Profile::Specification, Profile::Siw] {
@@ -347,8 +348,8 @@ fn a_lookup_or_a_group_of_a_removed_device_says_so() {
 
 const GROUP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(239, 7, 7, 9));
 
-/// The network ends a membership, and the program leaves the group and joins it again. The news of the old membership
-/// does not end the new one, whether another identifier has taken it from the channel or nobody has.
+/// The network ends a membership, and the program leaves the group and joins it again. The event that ended the old
+/// membership does not end the new one, whether [`Channel::poll`] has taken the event from the channel before or not.
 #[test]
 fn a_membership_that_was_lost_does_not_end_the_next_one() {
     let fabric = Fabric::new();
@@ -364,7 +365,7 @@ fn a_membership_that_was_lost_does_not_end_the_next_one() {
         }
         member = member.leave().unwrap().join(GROUP).unwrap().wait(PATIENCE).unwrap();
     }
-    // While a join is in progress, the same event is its answer.
+    // If the event comes while a join is in progress, it ends that join.
     let bound = member.leave().unwrap();
     let joining = bound.join(GROUP).unwrap();
     let Progress::Done(member) = joining.poll().unwrap() else { panic!("not joined") };
@@ -414,7 +415,7 @@ fn the_number_of_a_removed_device_is_not_waited_for() {
     world.fabric.heal();
 }
 
-/// CM038: rdma_cm answers as if the client had gone.
+/// CM038: rdma_cm returns the same error as for a client that has gone, but the cause is the removal.
 #[test]
 fn a_request_whose_device_was_removed_is_not_one_whose_client_has_gone() {
     for fabric in [Fabric::new(), Fabric::with_profile(Profile::Siw)] {
@@ -576,7 +577,7 @@ fn an_iwarp_device_refuses_what_it_does_not_do() {
     assert!(matches!(error.source, TransitionFailure::NotOnIwarp(NotOnIwarp::Drain)), "{error:?}");
 }
 
-/// The pair of a failed step, which must be in Error on the device and in its type.
+/// Checks that a failed step gives its pair back in Error: the type says so, and so does the device.
 fn assert_errored(failed: &Failed<AnyQueuePair<Checked>>) {
     let AnyQueuePair::Errored(pair) = &failed.value else { panic!("{failed:?} with {:?}", failed.value) };
     assert_eq!(pair.query_state().unwrap(), DeviceState::Error);
@@ -618,7 +619,7 @@ fn on_iwarp_a_silent_host_costs_no_more_than_the_timeout() {
         poll_both();
         freed.load(Ordering::Relaxed) == 2
     }));
-    // Another error, after there was a stream: the device may have moved the pair.
+    // An error that can come only after the stream was connected: the device may have moved the pair.
     world.fabric.inject(Fault::VerbFails { verb: Verb::RdmaConnect, after: 0, count: 1, errno: libc::ECONNRESET });
     let failed = world.connecting(&mut world.side()).wait(PATIENCE).unwrap_err();
     assert!(matches!(failed.cause, Cause::PeerGone(_)), "{failed:?}");
@@ -646,8 +647,8 @@ fn on_iwarp_a_signal_does_not_end_a_connect() {
     world.ends_clean();
 }
 
-/// The attack: a program gives a connect up, forgets it or leaves the scope of its domain while a thread still calls
-/// `rdma_connect`. The device has the memory of the posted receives meanwhile, so nobody may free it.
+/// The attack: a program gives up or forgets a connect, and leaves the scope of its domain, while a thread is still in
+/// `rdma_connect`. The device can still use the memory of the posted receives, so nobody may free it.
 #[test]
 fn on_iwarp_memory_of_a_connect_that_was_given_up_is_never_freed_early() {
     let world = World::on(Fabric::with_profile(Profile::Siw));
@@ -675,7 +676,8 @@ fn on_iwarp_memory_of_a_connect_that_was_given_up_is_never_freed_early() {
     assert!(eventually(|| counts() == [1, 1, 0]), "{:?}", counts());
 }
 
-/// Nobody polls an identifier whose connect was given up, although a thread still calls for it.
+/// A thread is still in `rdma_connect` for an identifier whose connect was given up. Nobody polls that identifier any
+/// more.
 #[test]
 fn on_iwarp_a_connect_that_was_given_up_wakes_no_event_loop() {
     let world = World::on(Fabric::with_profile(Profile::Siw));
@@ -694,7 +696,8 @@ fn on_iwarp_a_connect_that_was_given_up_wakes_no_event_loop() {
     world.fabric.heal();
 }
 
-/// The thread that asks wakes the task, whose waker panics there. The pair comes back all the same.
+/// The thread that calls `rdma_connect` wakes the task, and the task's waker panics on that thread. The pair comes back
+/// nevertheless.
 #[test]
 #[cfg(feature = "aio")]
 fn on_iwarp_a_waker_that_panics_takes_no_pair_along() {
@@ -744,8 +747,8 @@ fn on_iwarp_a_waker_that_panics_takes_no_pair_along() {
     drop(drivers);
 }
 
-/// CM045. An iWARP device moves the pair by itself. So a failed step gives back a pair in Init only if there was no TCP
-/// stream.
+/// CM045. An iWARP device moves the pair by itself. So a failed step gives back a pair in Init only if no TCP stream
+/// was connected.
 #[test]
 fn on_iwarp_a_pair_that_was_not_connected_is_in_error() {
     let mut world = World::on(Fabric::with_profile(Profile::Siw));
@@ -819,7 +822,7 @@ fn an_iwarp_device_has_no_datagrams_by_address() {
     world.ends_clean();
 }
 
-/// CM016, in one call: the text names the whole timeout of the program, not the part that remained for the last step.
+/// CM016, in one call: the error has the whole timeout of the program, not the part that remained for the last step.
 #[test]
 fn what_took_too_long_in_one_call_names_the_whole_timeout() {
     let world = World::on(Fabric::new());
@@ -860,7 +863,8 @@ fn an_event_loop_is_not_woken_for_what_nobody_polls() {
         let accepting = world.accepting(&mut server).unwrap();
         (connecting.wait(PATIENCE).unwrap(), accepting.wait(PATIENCE).unwrap(), [client, server])
     };
-    // A connection that this side has ended: the peer's answer stays in the channel until `wait_for_number` takes it.
+    // A connection that this side has ended: the peer's answer stays in the box of its identifier until
+    // `wait_for_number` takes it.
     let (of_client, of_server, sides) = end(&mut world);
     let mut ended = of_client.disconnect().unwrap();
     drop(of_server);

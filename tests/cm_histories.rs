@@ -1,5 +1,5 @@
-//! Short histories of connections by address that a program may go through by mistake, or on a bad day: the same on
-//! every device.
+//! Connections by address, in unusual orders of steps that a program may take by mistake or after failures. The tests
+//! are the same on every device.
 #![cfg(feature = "cm")]
 
 use interlock::aio::cm::SharedChannel;
@@ -101,7 +101,8 @@ fn is_refusal(cause: &Cause) {
     );
 }
 
-/// The server has ended. Its answer may have come before, and an iWARP device may have connected the client.
+/// Checks what a client finds after its server has ended. The server's answer may have come before that, and an iWARP
+/// device may have connected the client.
 #[track_caller]
 fn is_given_up(asking: Connecting<Checked>) {
     match asking.wait(PATIENCE) {
@@ -120,8 +121,8 @@ fn is_errno(cause: &Cause, errno: i32) {
     assert!(matches!(cause, Cause::Call(error) if error.errno() == errno), "{cause:?}");
 }
 
-/// Waits until the loop may sleep: nothing is there to be polled, and the descriptor is not readable. (Soft devices may
-/// wake it for their timers.)
+/// Waits until an event loop may sleep: no poll would find an event, and the descriptor is not readable. (Soft devices
+/// may make the descriptor readable for their timers.)
 #[track_caller]
 fn may_sleep(channel: &Channel, readiness: &Readiness) {
     assert!(eventually(|| !channel.poll().unwrap() && !readiness.wait(NOW).unwrap()));
@@ -145,7 +146,7 @@ fn the_number_comes_free_although_the_peer_was_dropped() {
     let mut ended = first.disconnect().unwrap();
     drop(second);
     assert!(ended.wait_for_number(FOR_EVER).unwrap());
-    // The peer is dropped first, and this side learns of it again and again.
+    // The peer is dropped before this side disconnects. Each poll of this side reports the end of the peer.
     let [(mut side, mut first), (_two, second)] = connected();
     first.pair.post_receive(side.domain.buffer(64).unwrap()).unwrap();
     drop(second);
@@ -238,13 +239,13 @@ fn a_time_of_zero_is_only_a_look() {
     let (mut quiet, at) = listener();
     assert!(matches!(quiet.next(NOW), Err(CmError::TimedOut(NOW))));
     let failed = cm::connect(at, side().take(), &ConnectData::none(), NOW).unwrap_err();
-    // An address of this host may be resolved in no time.
+    // An address of this host may be resolved at once. Then a later step times out.
     assert!(matches!(failed.cause, Cause::TimedOut(NOW) | Cause::Address(_)), "{failed:?}");
     let is_untouched = matches!(failed.value, AnyQueuePair::Init(_));
     assert!(is_untouched || context().is_iwarp(), "{:?}", failed.value);
     let failed = ask(resolved(&channel(), at), &mut side()).wait(NOW).map(drop).unwrap_err();
     assert!(matches!(failed.cause, Cause::TimedOut(NOW)), "{failed:?}");
-    // Another listener: requests of those who gave up may come to the first.
+    // Another listener: requests of clients that gave up may still come to the first one.
     let (mut listener, at) = listener();
     let [mut client, mut server] = [side(), side()];
     let asking = ask(resolved(&channel(), at), &mut client);
@@ -333,7 +334,7 @@ fn an_identifier_whose_address_failed_takes_options_and_resolves_but_does_not_bi
     talk(&mut [(client, of_client), (server, accepting.wait(PATIENCE).unwrap())]);
 }
 
-/// The address is that of the GID, so no iWARP device has one.
+/// The address comes from a GID, and the GIDs of an iWARP device contain no addresses.
 #[test]
 fn a_host_connects_to_itself_by_ipv6() {
     let gids = context().active_port().unwrap().gids().to_vec();
@@ -342,7 +343,7 @@ fn a_host_connects_to_itself_by_ipv6() {
         writeln!(io::stdout(), "not applicable: needs a GID that is an address of IPv6").expect("standard output");
         return;
     };
-    // A line has the address in hexadecimal digits and the index of the interface, and more.
+    // A line begins with the address in hexadecimal digits and the index of the interface.
     let digits: String = own.octets().map(|byte| format!("{byte:02x}")).concat();
     let interfaces = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
     let index = interfaces.lines().find_map(|line| line.strip_prefix(&digits)?.split_whitespace().next());
@@ -418,7 +419,7 @@ fn the_reject_of_a_client_that_gave_up_says_so_or_does_nothing() {
     thread::sleep(SHORT);
     match request.reject(&RejectData::raw(&[7; 148]).unwrap()) {
         Err(error) => assert!([libc::EINVAL, libc::ECONNRESET, libc::EPIPE].contains(&error.errno()), "{error:?}"),
-        // TCP takes what the peer does not read any more.
+        // TCP takes data even if the peer no longer reads them.
         Ok(()) => assert!(context().is_iwarp()),
     }
     serves(&mut listener, at);
@@ -441,7 +442,7 @@ fn a_panic_between_two_steps_rejects_and_the_listener_goes_on() {
     serves(&mut listener, at);
 }
 
-/// Whoever polls wakes the tasks of other identifiers.
+/// A thread that polls one identifier also wakes the tasks that wait for other identifiers of the channel.
 #[test]
 fn the_panic_of_another_tasks_waker_loses_no_event() {
     struct Panicking;
@@ -461,7 +462,7 @@ fn the_panic_of_another_tasks_waker_loses_no_event() {
     let mut sides = [side(), side()];
     let _asking: Vec<_> =
         sides.iter_mut().zip(to).map(|(side, at)| ask(resolved(&self::channel(), at), side)).collect();
-    // Both requests are to be in the channel before somebody looks.
+    // Both requests must be in the channel before the poll.
     thread::sleep(SHORT);
     let polled = catch_unwind(AssertUnwindSafe(|| listener.poll().map(drop)));
     assert!(polled.is_err(), "the waker has panicked");
@@ -486,7 +487,7 @@ fn what_is_in_flight_comes_back_whatever_ends_first() {
                 is_disconnected(of_client.wait_end(PATIENCE).unwrap());
                 [of_client.disconnect().unwrap().pair, of_server.pair.into_error().unwrap()]
             }
-            // The link of the client ends while its pair is in halves.
+            // The link of the client ends while its pair is split into halves.
             2 => {
                 let Connection { pair, link, .. } = of_client;
                 let (sends, receives) = pair.split();

@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 use support::victim::{Victim, assert_nothing_is_left_of, stop};
 use support::{Need, PATIENCE, Side, address, context, eventually, lacks_need, message};
 
-/// How often a victim is killed at each step: at 12 steps, about a hundred in all.
+/// How many times each of the 12 cases kills a victim: about a hundred in all.
 const ROUNDS: usize = 9;
 const SHORT: Duration = Duration::from_millis(100);
 /// A test checks what the kernel still has of this process, so the tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// How often a server did not learn in time that its client was killed.
+/// How many servers did not learn in time that their client was killed.
 static LOST: AtomicUsize = AtomicUsize::new(0);
 
 /// The step at which the victim stops.
@@ -51,12 +51,12 @@ enum ServerStep {
     Talking,
 }
 
-/// A client that connects to `of`, and stops at its step.
+/// A client process that connects to `of`, and stops at `step`.
 fn client(step: ClientStep, of: SocketAddr) -> Victim {
     Victim::start(&[(STEP, &format!("Client{step:?}")), (PEER, &of.to_string())])
 }
 
-/// A server that stops at its step, and its address.
+/// A server process that stops at `step`, and its address.
 fn server(step: ServerStep) -> (Victim, SocketAddr) {
     let mut server = Victim::start(&[(STEP, &format!("Server{step:?}")), (PEER, "")]);
     let at = server.said("address").parse().unwrap();
@@ -78,7 +78,7 @@ fn victim() {
         let connecting = side.ask(resolved);
         if step == "ClientAsked" {
             if context().is_iwarp() {
-                // A thread makes the call.
+                // A thread of the library calls `rdma_connect`: give it time to send the request.
                 std::thread::sleep(SHORT);
             }
             stop();
@@ -173,9 +173,9 @@ impl Player {
         (arrived, is_well)
     }
 
-    /// Answers each message that arrives, until the peer ends the connection. The client also sends the first two. So
-    /// there are never more messages in flight than the peer has receives, and the client sends first: iWARP demands
-    /// both. Calls `so_far` with the number of arrivals.
+    /// Answers each message that arrives, until the peer ends the connection. The client also sends the first two
+    /// messages. iWARP demands that the client sends first, and that the peer has a receive for each message in flight.
+    /// Calls `so_far` with the number of messages that have arrived.
     fn talk(&mut self, connection: &mut Connection<Checked>, is_client: bool, mut so_far: impl FnMut(usize)) {
         let (mut arrived, mut owed, mut is_well) = (0, if is_client { 2 } else { 0 }, true);
         let deadline = Instant::now() + PATIENCE;
@@ -207,7 +207,7 @@ impl Player {
         drop(connection);
     }
 
-    /// The connection was not made, for a reason that has a type. Every buffer comes back with the pair.
+    /// The connection was not made, for an expected cause. Every buffer comes back after the drop of the pair.
     fn goes_on_without(mut self, failed: Failed<AnyQueuePair<Checked>>, is_expected: impl Fn(&Cause) -> bool) {
         assert!(is_expected(&failed.cause), "{failed:?}");
         drop(failed.value);
@@ -236,8 +236,8 @@ fn server_is_gone(cause: &Cause) -> bool {
     matches!(cause, Cause::Rejected { reason, .. } if is_number(reason)) || is_broken_by_iwarp(cause)
 }
 
-/// Whether this is a cause that only iWARP gives. The device connects the pair by itself, and disconnects it when the
-/// peer's stream ends. Or the stream of a killed peer stays silent until the device gives up.
+/// Whether this is a cause that only iWARP gives. Either the device has connected the pair by itself, and disconnects
+/// it when the peer's stream ends; or the stream of the killed peer stays silent until the device gives up.
 fn is_broken_by_iwarp(cause: &Cause) -> bool {
     context().is_iwarp() && matches!(cause, Cause::Disconnected | Cause::Unreachable { .. } | Cause::PeerGone(_))
 }
@@ -345,7 +345,8 @@ impl Player {
         }
     }
 
-    /// On iWARP an accept may have connected the two sides, although the client has been killed since.
+    /// The client was killed after it had sent its request: this side learns that when it waits after its accept. On
+    /// iWARP the accept may have connected the two sides before.
     ///
     /// The client's kernel reports only once that the client has ended. If that message is lost, the accept times out.
     fn waits_in_vain(self, accepting: Accepting<Checked>) {

@@ -6,8 +6,9 @@ use interlock::cm::{self, AcceptData, Cause, Channel, CmError, ConnectData, Idle
 use std::process::Command;
 use support::{Need, PATIENCE, Side, address, lacks_need};
 
-/// The script that makes devices, and the name of the first one of `up spare`.
+/// The script that makes devices.
 const DEVICES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rxe/devices");
+/// The first device that the script makes with the arguments `up spare`.
 const SPARE: &str = "rxespare0";
 
 /// CM038
@@ -36,7 +37,8 @@ fn a_removed_device_tells_each_of_its_identifiers() {
     let (late_resolved, bound) = (resolved(), other.bind((address(&context), 0).into()).unwrap());
     // The command ends when nobody has the device open any more, this process included.
     let mut removal = Command::new("rdma").args(["link", "delete", SPARE]).spawn().unwrap();
-    // The first one stays: dropping it would disconnect the second one, perhaps before that learns of the removal.
+    // Keep both connections: a drop of the first would disconnect the second, perhaps before the second learns of the
+    // removal.
     for connection in [&mut of_client, &mut of_server] {
         let end = connection.wait_end(PATIENCE).unwrap();
         assert!(matches!(end, Some(Cause::DeviceRemoved)), "{end:?}");
@@ -52,7 +54,7 @@ fn a_removed_device_tells_each_of_its_identifiers() {
         }
     };
     assert!(matches!(end, CmError::DeviceRemoved), "{end:?}");
-    // Identifiers that wait for nothing learn of it in their next call.
+    // An identifier that waits for nothing learns of the removal in its next call.
     let failed = late_resolved.connect(late.take(), &Parameters::default(), &ConnectData::none()).unwrap_err();
     assert!(matches!(failed.cause, Cause::DeviceRemoved), "{failed:?}");
     let failed = of_datagrams.look_up(&LookupData::none()).unwrap_err();

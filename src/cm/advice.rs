@@ -4,11 +4,11 @@
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Advice {
-    /// The address of a neighbour has changed. If messages no longer reach the peer, connect again.
+    /// The peer's IP address has got another link-layer address. If messages no longer reach the peer, connect again.
     #[doc(alias = "RDMA_CM_EVENT_UNREACHABLE")]
     NeighbourChanged,
-    /// The address of this side has moved to another device, such as the other half of a bond. The connection stays on
-    /// the old one: to follow the address, connect again.
+    /// The IP address of this side has moved to another device, such as the other port of a network bond. The
+    /// connection stays on the old device. To follow the address, connect again.
     #[doc(alias = "RDMA_CM_EVENT_ADDR_CHANGE")]
     AddressChanged,
 }

@@ -44,7 +44,7 @@ impl Resolved<Datagrams> {
     }
 }
 
-/// The parameters that one side sends about a pair for datagrams.
+/// The parameters of `rdma_connect` or `rdma_accept` for datagrams. `queue_pair` is 0 on the side that looks up.
 fn parameters_of(queue_pair: u32, private_data: &[u8]) -> RawParameters<'_> {
     let Parameters { retry_count, rnr_retry, .. } = Parameters::default();
     RawParameters {
@@ -55,7 +55,7 @@ fn parameters_of(queue_pair: u32, private_data: &[u8]) -> RawParameters<'_> {
         rnr_retry_count: rnr_retry.value(),
         has_shared_receives: false,
         queue_pair,
-        // librdmacm does not let a program choose another key.
+        // `rdma_conn_param` has no member for a key: rdma_cm always gives this key to the peer.
         qkey: Qkey::CONNECTION_MANAGER.0,
     }
 }
@@ -100,7 +100,7 @@ impl LookingUp {
 
 /// The queue pair that takes the datagrams of a service, and the path to it.
 ///
-/// It stays valid until the peer's pair is destroyed. Dropping it does not tell the peer.
+/// A `Service` stays usable until the peer destroys that pair. Dropping a `Service` does not tell the peer.
 pub struct Service {
     /// The pair of the peer.
     pub queue_pair: Qpn,
@@ -113,7 +113,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// The name of the device that leads to the peer: the queue pair that sends must be one of that device.
+    /// The name of the device that leads to the peer. The queue pair that sends must be on that device.
     pub fn device(&self) -> &str {
         &self.device.name
     }
@@ -123,7 +123,8 @@ impl Service {
         self.device.port
     }
 
-    /// The recipient for datagrams from pairs of `domain`. Keep it: each call creates an address handle on the device.
+    /// The recipient for datagrams from pairs of `domain`. Keep the recipient: each call creates another address handle
+    /// on the device.
     ///
     /// `ibv_create_ah(3)`.
     ///
@@ -137,7 +138,7 @@ impl Service {
     }
 }
 
-/// Makes an address handle of the domain from the path that rdma_cm found.
+/// Creates an address handle in the domain, from the path that rdma_cm found.
 pub(super) fn handle_of<B: Brand>(
     domain: &ProtectionDomain<B>,
     device: &BoundDevice,
@@ -163,13 +164,13 @@ impl Request<Datagrams> {
     /// Answers a lookup with `pair`, to which the peer then sends its datagrams. One pair may answer any number of
     /// lookups.
     ///
-    /// `rdma_accept(3)`. The request is consumed in any case: if the answer fails, the peer is told that it was
-    /// refused.
+    /// `rdma_accept(3)`. The request is consumed even if this call fails. Then the library refuses the lookup, and the
+    /// peer learns of the refusal.
     ///
     /// # Errors
     ///
-    /// [`Cause::OtherDevice`]; [`Cause::OtherKey`]: the pair has another queue key than [`Qkey::CONNECTION_MANAGER`],
-    /// the only one that rdma_cm gives to peers; [`Cause::DeviceRemoved`]; [`Cause::Call`].
+    /// [`Cause::OtherDevice`]; [`Cause::OtherKey`]: the queue key of the pair is not [`Qkey::CONNECTION_MANAGER`], the
+    /// only key that rdma_cm gives to peers; [`Cause::DeviceRemoved`]; [`Cause::Call`].
     #[doc(alias = "rdma_accept")]
     pub fn answer<B: Brand, T: Connectionless>(
         mut self,

@@ -21,16 +21,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 impl Bound<Datagrams> {
-    /// Starts to join a multicast group, so that its datagrams reach the port of the device that this identifier is
-    /// bound to.
+    /// Starts to join a multicast group. The datagrams of the group then reach the port that this identifier is bound
+    /// to.
     ///
     /// `rdma_join_multicast(3)`.
     ///
     /// # Errors
     ///
-    /// [`Cause::Call`] with `EINVAL`: not a multicast address, or the identifier is bound to all addresses instead of
-    /// the one of a device. [`Cause::NotOnIwarp`]: the address is that of an iWARP device. [`Cause::DeviceRemoved`].
-    /// The identifier comes back.
+    /// [`Cause::Call`] with `EINVAL`: `group` is not a multicast address, or the identifier is bound to all addresses
+    /// and not to the address of one device. [`Cause::NotOnIwarp`]: the identifier is bound to an iWARP device.
+    /// [`Cause::DeviceRemoved`]. The identifier comes back.
     #[doc(alias = "rdma_join_multicast")]
     pub fn join(mut self, group: IpAddr) -> Result<Joining, Failed<Self>> {
         if let Err(cause) = not_for_iwarp(&self.id) {
@@ -155,20 +155,20 @@ impl Membership {
         Ok(Recipient::group(handle_of(domain, &self.device, self.path)?, self.qkey))
     }
 
-    /// Leaves the group. Pairs that are still attached to it receive no more datagrams from outside this host.
+    /// Leaves the group. Pairs that are still attached to the group receive no more datagrams from other hosts.
     ///
     /// `rdma_leave_multicast(3)`.
     ///
     /// # Errors
     ///
-    /// [`Cause::DeviceRemoved`]; the system refused. The membership comes back; dropping it leaves the group all the
-    /// same.
+    /// [`Cause::DeviceRemoved`]; the system refused. The membership comes back. Dropping the membership leaves the
+    /// group.
     #[doc(alias = "rdma_leave_multicast")]
     pub fn leave(mut self) -> Result<Bound<Datagrams>, Failed<Self>> {
         match self.id.raw.leave_multicast(SocketAddr::new(self.group, 0)) {
             Ok(()) => {
-                // rdma_cm has dropped the events of the membership that it still had. This drops those that another
-                // thread has already taken from rdma_cm.
+                // `rdma_leave_multicast` drops the events of the membership that are still in the kernel. Other threads
+                // may have moved some events from the channel into the box of this identifier: drop these too.
                 self.id.events.forget_group();
                 Ok(Bound::new(self.id))
             }

@@ -1,5 +1,5 @@
-//! Hostile peers: they make calls of rdma_cm that the types of this module do not allow. No request of theirs does more
-//! than to fail, and the listener goes on.
+//! Hostile peers: they make calls of rdma_cm that the types of this module do not allow. At worst the connection with
+//! the hostile peer fails. The listener goes on to serve other peers.
 
 use super::*;
 use crate::provider::cm::{Parameters as RawParameters, RawChannel, RawEvent, RawEventKind as Kind};
@@ -12,7 +12,7 @@ use std::thread;
 const WAIT: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(300);
 
-/// The victim, which listens.
+/// The side that listens, which the hostile peers attack.
 struct Victim {
     context: Context,
     domain: ProtectionDomain<Checked>,
@@ -28,7 +28,7 @@ impl Victim {
         let (queue, poller) = domain.completion_queue(1024).unwrap();
         let port = context.active_port().unwrap();
         let own = port.gids().iter().find_map(|row| Ipv6Addr::from(row.gid.0).to_ipv4_mapped());
-        // The GIDs of an iWARP device are no addresses.
+        // The GIDs of an iWARP device contain no IP addresses, so the environment variable gives the address.
         let own: IpAddr = match std::env::var("INTERLOCK_ADDRESS") {
             Ok(address) => address.parse().unwrap(),
             Err(_) => own.unwrap().into(),
@@ -47,7 +47,8 @@ impl Victim {
         self.listener.next(WAIT).unwrap()
     }
 
-    /// The request of a peer that has connected; `None` if its lie was noticed before the victim had it.
+    /// The request of a peer that has called `connect`; `None` if rdma_cm or the device refused the request before the
+    /// victim could take it.
     fn request_of(&mut self, peer: &Peer) -> Option<Request> {
         let start = Instant::now();
         loop {
@@ -68,7 +69,7 @@ impl Victim {
         request.accept(self.pair(), &Parameters::default(), &AcceptData::none())
     }
 
-    /// A peer that does as it should is still served.
+    /// Checks that the victim still serves an honest peer.
     fn serves_a_friend(&mut self) {
         let mark = ConnectData::framed(b"friend").unwrap();
         let (at, pair) = (self.at, self.pair());
@@ -77,7 +78,7 @@ impl Victim {
         thread::scope(|scope| {
             let client = scope.spawn(move || connect(at, pair, &mark, WAIT).unwrap());
             let request = loop {
-                // Requests of hostile peers may come first.
+                // Requests of hostile peers may be ahead of the friend's request.
                 let request = self.request();
                 if request.data().framed() == Some(&b"friend"[..]) {
                     break request;
@@ -131,7 +132,7 @@ impl Peer {
         event
     }
 
-    /// Answers the accept of the victim as it should.
+    /// Establishes the connection after the victim's accept, as an honest peer does.
     fn finish(&mut self) {
         if self.expect(&[Kind::CONNECT_RESPONSE, Kind::ESTABLISHED]).kind == Kind::CONNECT_RESPONSE {
             self.id.establish().unwrap();
@@ -152,7 +153,7 @@ fn offer(pair: &QueuePair<Checked, Init>, private_data: &'static [u8]) -> RawPar
     }
 }
 
-/// The peer claims to serve or to start any number of reads.
+/// The peer sends false read depths: how many reads it serves, and how many it starts.
 fn lies_about_depths(victim: &mut Victim) {
     let region = victim.domain.register::<RemoteRead, _>(vec![0_u64; 1]).unwrap();
     for depths in [[0, 0], [255, 255], [255, 0], [0, 255], [16, 16]] {
@@ -182,7 +183,7 @@ fn lies_about_depths(victim: &mut Victim) {
     }
 }
 
-/// The peer sends no private data, as many as rdma_cm takes, or data whose length is a lie.
+/// The peer sends no private data, as much as rdma_cm takes, too much, or data with a false length in their header.
 fn lies_about_private_data(victim: &mut Victim) {
     static LONG: [u8; 255] = [b'x'; 255];
     for data in [b"", &LONG[..1], &LONG[..56], &LONG[..57], &LONG, b"IP\xff", b"IP\x36short", b"IP"] {
@@ -204,7 +205,7 @@ fn lies_about_private_data(victim: &mut Victim) {
     }
 }
 
-/// The peer names a pair that is not there.
+/// The peer names a queue pair that does not exist.
 fn lies_about_its_pair(victim: &mut Victim) {
     for number in [0, 0x00ff_fffe, u32::MAX] {
         let (mut peer, pair) = (Peer::of(victim), victim.pair());
@@ -234,7 +235,8 @@ enum Moment {
 fn ends_in_between(victim: &mut Victim) {
     use Moment::{AfterTheAccept, AfterTheAnswer, AfterTheConnection, BeforeTheAccept, BeforeTheRequestIsTaken};
     let moments = [BeforeTheRequestIsTaken, BeforeTheAccept, AfterTheAccept, AfterTheAnswer, AfterTheConnection];
-    // How it ends. 0: with its process. 1: by `rdma_disconnect`. 2: it does nothing more.
+    // `how` is 0: the peer destroys its identifier and its channel, as when its process ends. 1: it calls
+    // `rdma_disconnect`. 2: it does nothing.
     for (moment, how) in moments.into_iter().flat_map(|moment| [0, 1, 2].map(|how| (moment, how))) {
         let (peer, pair) = (Peer::of(victim), victim.pair());
         let mut peer = Some(peer);
@@ -243,7 +245,7 @@ fn ends_in_between(victim: &mut Victim) {
             if at == moment && how == 0 {
                 peer = None;
             } else if at == moment && how == 1 {
-                // It may be refused.
+                // rdma_cm may refuse a disconnect at this moment.
                 let _ = peer.as_mut().unwrap().id.disconnect();
             } else if at == AfterTheAccept
                 && moment > AfterTheAccept
@@ -273,7 +275,7 @@ fn ends_in_between(victim: &mut Victim) {
         match accepting.wait(if how == 0 { WAIT } else { SHORT }) {
             Err(failed) => {
                 let is_known = match failed.cause {
-                    // A disconnect before there is a connection does nothing.
+                    // With `how` 1: a disconnect has no effect before the connection is established.
                     Cause::TimedOut(_) => how > 0 && moment != AfterTheConnection,
                     Cause::Rejected { .. } | Cause::Disconnected | Cause::Failed(_) => how < 2,
                     _ => false,
@@ -281,7 +283,7 @@ fn ends_in_between(victim: &mut Victim) {
                 assert!(is_known, "{moment:?} {how}: {failed:?}");
                 assert!(matches!(failed.value, AnyQueuePair::Errored(_)), "{failed:?}");
             }
-            // On iWARP this side is connected before the peer has answered.
+            // This may happen before the peer has answered: on iWARP, the accept alone connects this side.
             Ok(mut connection) => {
                 end(AfterTheConnection);
                 let must_end = how == 0 || how == 1 && moment >= AfterTheAnswer;

@@ -1,4 +1,4 @@
-//! The meaning of each event for an identifier that waits, as a pure function that all waits share.
+//! What each event means for an identifier that waits. One pure function decides this for all waits.
 
 use super::advice::Advice;
 use super::error::{Cause, LookupReason};
@@ -6,7 +6,7 @@ use super::private_data::PeerData;
 use crate::provider::cm::{EventParameters, RawEventKind as Kind};
 use crate::verb_error::VerbError;
 
-/// The event that an identifier waits for.
+/// What an identifier waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
     ResolvingAddress,
@@ -63,7 +63,8 @@ pub(super) fn meaning_of(phase: Phase, kind: Kind, status: i32, parameters: &mut
             let data = PeerData(std::mem::take(&mut parameters.private_data));
             Meaning::End(Cause::NotServed { reason: LookupReason(status), data })
         }
-        // Linux reports this for a connection when the address of a neighbour changes.
+        // For an established connection, Linux reports this event when the peer's IP address gets another link-layer
+        // address.
         (Phase::Connected, Kind::UNREACHABLE) => Meaning::Advise(Advice::NeighbourChanged),
         (Phase::Connected, Kind::ADDR_CHANGE) => Meaning::Advise(Advice::AddressChanged),
         (Phase::Connecting | Phase::Accepting | Phase::LookingUp, Kind::UNREACHABLE) => {
@@ -94,7 +95,7 @@ mod tests {
         Phase::JoiningGroup,
     ];
 
-    /// The first letter of the outcome.
+    /// One letter for each meaning; `.` for `Nothing`.
     fn letter(phase: Phase, kind: u32) -> char {
         match meaning_of(phase, Kind(kind), -110, &mut EventParameters::default()) {
             Meaning::Nothing => '.',
@@ -108,8 +109,8 @@ mod tests {
 
     #[test]
     fn each_phase_knows_its_events() {
-        // One letter for each event from ADDR_RESOLVED to TIMEWAIT_EXIT, for a number that no release uses yet, and for
-        // CALL_FAILED.
+        // One column for each event: ADDR_RESOLVED (0) to TIMEWAIT_EXIT (15), then 16, which this library does not
+        // know, and CALL_FAILED.
         let expected = [
             "DE.........E......",
             "..DE.......E......",

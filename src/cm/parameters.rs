@@ -8,7 +8,7 @@ use crate::queue::state::State;
 use crate::queue::transport::Transport;
 use crate::types::{ReadDepth, RetryCount, RnrRetry, RnrTimer};
 
-/// The parameters that a program chooses for a connection. The rest comes from the path: its MTU, its timeout, its
+/// The parameters that a program chooses for a connection. rdma_cm finds the others with the path: MTU, timeout and
 /// addresses.
 ///
 /// ```
@@ -21,24 +21,26 @@ use crate::types::{ReadDepth, RetryCount, RnrRetry, RnrTimer};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "rdma_conn_param")]
 pub struct Parameters {
-    /// How many reads and atomics of the peer this side serves at once. The library lowers it to what the device
-    /// supports and to what the peer asks for.
+    /// How many reads and atomics of the peer this side serves at once. The library lowers this number to what the
+    /// device supports and to what the peer asks for.
     #[doc(alias = "responder_resources")]
     pub responder_depth: ReadDepth,
-    /// How many reads and atomics this side has outstanding at once. The library lowers it to what the device supports
-    /// and to what the peer serves.
+    /// How many reads and atomics this side has outstanding at once. The library lowers this number to what the device
+    /// supports and to what the peer serves.
     pub initiator_depth: ReadDepth,
-    /// How often to send again when no acknowledgement comes. The side that connects chooses for both.
+    /// How many times to send a packet again when no acknowledgement comes. The side that connects chooses for both
+    /// sides.
     pub retry_count: RetryCount,
-    /// How often the peer is to send again when this side has no receive posted.
+    /// How many times the peer sends a message again when this side has no receive posted. [`RnrRetry::FOREVER`] sets
+    /// no limit.
     pub rnr_retry: RnrRetry,
-    /// How long the peer waits before it sends again because this side has no receive posted.
+    /// How long the peer waits before each of these retries.
     pub min_rnr_timer: RnrTimer,
 }
 
 impl Default for Parameters {
-    /// The defaults of [`ConnectAttributes`]: 16 reads, 6 retries, and no limit on retries while the peer has no
-    /// receive posted.
+    /// The defaults of [`ConnectAttributes`]: 16 reads, 6 retries, and no limit on retries while a side has no receive
+    /// posted.
     fn default() -> Self {
         let ConnectAttributes { retry_count, rnr_retry, min_rnr_timer, read_depth, .. } = ConnectAttributes::default();
         Self { responder_depth: read_depth, initiator_depth: read_depth, retry_count, rnr_retry, min_rnr_timer }
@@ -46,7 +48,9 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// The parameters for a call of rdma_cm, with the two depths that the device supports and the peer agrees to.
+    /// The parameters for `rdma_connect` or `rdma_accept`. The two depths are how many reads this side serves and how
+    /// many it starts. The caller has lowered them to what the device supports and, in an accept, to what the peer
+    /// asked for.
     pub(super) fn to_raw<'d, B: Brand, S: State, T: Transport>(
         self,
         pair: &QueuePair<B, S, T>,

@@ -5,9 +5,9 @@ use std::fmt;
 /// At most `MAX` bytes that go to the peer with a call of rdma_cm.
 ///
 /// The limit depends on the call: 56 bytes with a connect, 196 with an accept, 148 with a reject. A lookup for
-/// datagrams carries 180, its answer 136. The peer receives the bytes padded with zeros to that limit (not on iWARP),
-/// so it does not learn how many there were. [`framed`](Self::framed) puts the length in front of the bytes, and
-/// [`PeerData::framed`] reads it. [`raw`](Self::raw) is for peers that expect a form of their own.
+/// datagrams carries 180 bytes, its answer 136. The network pads the bytes with zeros to that limit (iWARP does not),
+/// so the peer does not learn how many bytes were sent. [`framed`](Self::framed) puts the length in front of the bytes,
+/// and [`PeerData::framed`] reads it. [`raw`](Self::raw) adds nothing: it is for peers that expect another format.
 ///
 /// # Examples
 ///
@@ -36,7 +36,7 @@ pub type RejectData = PrivateData<148>;
 
 /// The data of a lookup.
 pub type LookupData = PrivateData<180>;
-/// The data of the answer to a lookup, also of a refusal.
+/// The data of the answer to a lookup. The answer may be a refusal.
 pub type AnswerData = PrivateData<136>;
 
 /// More private data than the call carries.
@@ -49,7 +49,7 @@ pub struct PrivateDataTooLong {
     pub most: usize,
 }
 
-/// The first two bytes of framed data. The length follows.
+/// The first two bytes of framed data. The third is the length.
 const MAGIC: [u8; 2] = *b"IP";
 const HEAD: usize = 3;
 
@@ -114,13 +114,14 @@ impl<const MAX: usize> fmt::Debug for PrivateData<MAX> {
 pub struct PeerData(pub(super) Vec<u8>);
 
 impl PeerData {
-    /// All bytes that arrived: the bytes of the peer, and zeros up to the limit of its call. On iWARP nothing is
-    /// padded.
+    /// All bytes that arrived: the bytes that the peer sent, then zeros up to the limit of its call. iWARP adds no
+    /// zeros.
     pub fn padded(&self) -> &[u8] {
         &self.0
     }
 
-    /// The bytes that the peer gave to [`PrivateData::framed`]; `None` if the data were not made by that function.
+    /// The bytes that the peer gave to [`PrivateData::framed`]; `None` if the data do not begin with a valid header of
+    /// that function.
     pub fn framed(&self) -> Option<&[u8]> {
         let (head, rest) = self.0.split_at_checked(HEAD)?;
         let (magic, len) = head.split_at(MAGIC.len());
@@ -165,10 +166,10 @@ mod tests {
         }
     }
 
-    /// Tries each length that a header may claim, with each number of bytes that may arrive.
+    /// Tries each length that a header can claim, with each number of bytes that can arrive.
     #[test]
     fn whatever_a_peer_claims_is_framed_within_what_arrived() {
-        // Miri is slow: it runs the boundaries only.
+        // Miri is slow, so there the test tries only every 51st number.
         let step = if cfg!(miri) { 51 } else { 1 };
         for claimed in (0..=u8::MAX).step_by(step) {
             for arrived in (0..=256).step_by(step) {

@@ -1,10 +1,10 @@
 //! Random histories of identifiers of rdma_cm, each checked against a small model of the possible outcomes; and random
 //! private data.
 //!
-//! A history has up to two listeners and many clients on one device. At any step a value may be used, dropped or
-//! forgotten. The soft device is stepped by hand and gets injected faults, so that a seed gives the same history with
-//! the same outcome each time. Other devices get no faults. `INTERLOCK_SEED=<number>` repeats one history. A history
-//! that fails is reduced, and printed with its seed.
+//! A history has listeners and many clients on one device. At any step a value may be used, dropped or forgotten. The
+//! test moves the clock and the messages of the soft device step by step, and injects faults. So a seed gives the same
+//! history with the same outcome each time. Other devices get no faults. `INTERLOCK_SEED=<number>` repeats one history.
+//! A history that fails is reduced, and printed with its seed.
 #![cfg(feature = "cm")]
 
 mod data;

@@ -22,7 +22,7 @@ pub(crate) struct Moment {
     pub(crate) is_removed: bool,
     pub(crate) is_iwarp: bool,
     pub(crate) is_stepped: bool,
-    /// The call of rdma_cm that a fault makes fail, if this call is made.
+    /// A fault makes the next call of this verb of rdma_cm fail.
     pub(crate) fails: Option<Verb>,
 }
 
@@ -33,13 +33,13 @@ pub(crate) enum Client {
     Asking,
     /// Its program holds a `Connection`.
     Connected,
-    /// Gave up before it was connected, and told the other side.
+    /// It gave up before it was connected, and told the server.
     Gone,
-    /// Ended a connection.
+    /// It ended its connection.
     Left,
-    /// Failed because of an event, and sent nothing afterwards.
+    /// An event made it fail, and it sent nothing afterwards.
     Dead,
-    /// Ended, and perhaps told the other side.
+    /// It ended, and perhaps told the server.
     Unsure,
     /// A fault makes its process vanish: it sends and receives no messages.
     Vanished,
@@ -54,7 +54,7 @@ pub(crate) enum Server {
     Unasked,
     /// Its program holds a `Request`.
     Asked,
-    /// Rejected the request, with these data.
+    /// Its program rejected the request, with these data.
     Refused(Vec<u8>),
     /// Its program holds an `Accepting`.
     Accepted,
@@ -186,7 +186,7 @@ impl Attempt {
         }
     }
 
-    /// Whether the pair of a client that fails is unchanged.
+    /// Whether a client that fails must give its pair back unchanged.
     pub(crate) fn client_has_done_nothing(&self) -> bool {
         self.yes.is_none()
     }

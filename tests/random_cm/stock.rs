@@ -1,4 +1,5 @@
-//! The queue pairs and the buffers of a history, which checks that none is lost and none comes back twice.
+//! The queue pairs and the buffers of a history. [`Stock`] checks that no buffer is lost and that none comes back
+//! twice.
 
 use interlock::state::DeviceState;
 use interlock::{AnyQueuePair, Buffer, Checked, CompletionQueue, Context, Init, Limits, Poller};

@@ -1,16 +1,17 @@
 //! rdma_cm through librdmacm.
 //!
-//! librdmacm has tables that all channels and identifiers of the process share, with a lock around insertion and none
-//! around removal. When the last event of an identifier is acknowledged, a destroy that waited for it continues, but
-//! librdmacm touches the identifier once more after that. So one lock of ours ([`LIBRARY`]) is held while an identifier
-//! is made or destroyed, and while an event is taken. Taking an event writes members of identifiers: the lock is also
-//! held while these are read, and in other calls that write them.
+//! librdmacm has tables that all channels and identifiers of the process share. It locks them for an insertion, but not
+//! for a removal. And a destroy of an identifier waits until the last event of the identifier is acknowledged, but the
+//! acknowledgement uses the identifier once more after it has let the destroy continue. So this module holds a lock of
+//! its own ([`LIBRARY`]) while it creates or destroys an identifier, and while it takes an event. Taking an event
+//! writes members of identifiers. So this module also holds the lock while it reads these members, and in other calls
+//! that write them.
 //!
 //! Nothing may block for long under that lock. One call would: on iWARP, `rdma_destroy_id` waits until the peer has
-//! answered the connect or accept of the identifier, which may take ten seconds or as long as the peer likes. So such
-//! an identifier becomes a [departing](Departing) one: whoever takes its answer destroys it. If the program has
-//! dropped the channel, a [thread](reap) of this library takes the answer. The thread ends with the last such
-//! identifier.
+//! answered the connect or accept of the identifier, which may take ten seconds or as long as the peer likes. So an
+//! identifier that is dropped before its answer becomes [departing](Departing): the thread that takes its answer
+//! destroys it. If the program has dropped the channel, a [thread](reap) of this library takes the answer. That thread
+//! ends when no such identifier is left.
 #![allow(unsafe_code, reason = "calls librdmacm")]
 
 use super::{
@@ -66,8 +67,9 @@ fn millis(timeout: Duration) -> i32 {
 /// that has no node GUID.
 const TAKES_NO_GUID: u32 = 56;
 
-/// The rdma-core release that this process uses. It is read from the name of the mapped file, since librdmacm has no
-/// call that returns it. If the name does not contain it, the result is the release that the program was built with.
+/// The rdma-core release that this process uses. It comes from the name of the mapped file, since librdmacm has no call
+/// that returns the release. If the name does not contain the release, the result is the release that the program was
+/// built with.
 fn release() -> u32 {
     static RELEASE: OnceLock<u32> = OnceLock::new();
     *RELEASE.get_or_init(|| {
@@ -228,7 +230,8 @@ impl<'l> TakenEvent<'l> {
     }
 }
 
-/// An identifier that the program has dropped, and that is destroyed after its answer.
+/// An identifier that the program has dropped before it took the peer's answer. It is destroyed when the answer is
+/// taken.
 struct Departing {
     id: OwnedId,
     waiting: Waiting,
@@ -242,12 +245,12 @@ fn destroy_answered(departing: &mut Vec<Departing>, library: &Library) {
     }
 }
 
-/// What has happened to a departing identifier: whether its destroy would still wait for the peer.
+/// What has happened to a departing identifier. This tells whether a destroy would still wait for the peer.
 #[derive(Clone, Copy, Default)]
 struct Waiting {
     is_answered: bool,
-    /// When this process learned that the device was removed. The kernel then ends the identifier by itself, as soon as
-    /// the device lets go of it. No event reports that.
+    /// When this process learned that the device was removed. After a removal, the kernel ends the identifier by
+    /// itself, as soon as the device has released it. No event reports that.
     removed: Option<Instant>,
 }
 
@@ -265,18 +268,18 @@ impl Waiting {
     }
 }
 
-/// Whether an event reports the end of a connect or of an accept.
+/// Whether an event reports the outcome of a connect or of an accept.
 fn is_answer(event: RawEventKind) -> bool {
     (RawEventKind::CONNECT_RESPONSE.0..=RawEventKind::DISCONNECTED.0).contains(&event.0)
 }
 
-/// After this time, a removed device has let go of its connections. Soft iWARP waits 10 s for an answer at most.
+/// After this time, a removed device has released its connections: soft iWARP waits for an answer 10 s at most.
 const REMOVED_FOR: Duration = Duration::from_secs(15);
 
 /// An event channel of the program. Each identifier keeps it alive.
 struct Channel {
     handle: Arc<Handle>,
-    /// The identifiers that the program has dropped, and that are destroyed after their answer.
+    /// The identifiers that the program has dropped, and that cannot be destroyed yet.
     departing: Mutex<Vec<Departing>>,
 }
 
@@ -359,7 +362,8 @@ fn reap() {
     }
 }
 
-/// Bits in the context of an identifier, next to its key: the peer has answered; the device was removed.
+/// Two bits in the context of an identifier, above its key. `ANSWERED`: this process has taken the answer to the
+/// connect or accept. `REMOVED`: this process has taken the event that the device was removed.
 const ANSWERED: u64 = 1 << 63;
 const REMOVED: u64 = 1 << 62;
 
@@ -398,7 +402,7 @@ impl Channel {
             _ => 0,
         };
         event.set_context(event.named(), context | news);
-        // Events of a datagram identifier have one member of the union, those of a connection the other.
+        // `param` is a union. Its member is `ud` in the events of a datagram identifier, and `conn` in other events.
         let parameters = if space == rdma_port_space::RDMA_PS_UDP {
             let parameters = fields.param.of_datagrams();
             EventParameters {
@@ -441,18 +445,20 @@ fn of_key(key: u64) -> *mut c_void {
     ptr::without_provenance_mut(key as usize)
 }
 
-/// An owned identifier. Dropping this leaks it, since [`destroy`](Self::destroy) needs the lock of the library.
+/// An owned identifier. Dropping an `OwnedId` leaks the identifier, since [`destroy`](Self::destroy) needs the lock of
+/// the library.
 struct OwnedId {
     /// # Invariants
     ///
-    /// 0. Came from librdmacm, and is alive while `is_alive`; nobody else destroys it. It never has a queue pair of
-    ///    librdmacm's own.
+    /// 0. Came from librdmacm, and is alive while `is_alive`; nobody else destroys it. librdmacm never creates a queue
+    ///    pair for it.
     raw: ObjectPtr<rdma_cm_id>,
     is_alive: bool,
 }
 
-/// Methods that call the function of librdmacm with that name. In the call, `_` is the identifier. A call has the
-/// argument `_library`, the held lock, if it writes members that taking an event also writes.
+/// Defines methods that each call one function of librdmacm. In the call, `_` is the identifier. A method has the
+/// argument `_library`, the held lock, if its call must not run while another thread takes an event: most such calls
+/// write members that taking an event also writes.
 macro_rules! calls {
     ($($(#[$doc:meta])* fn $method:ident($($argument:ident: $type:ty),*)
         = $call:ident(_ $(, $passed:expr)*);)*) => {$(
@@ -488,7 +494,7 @@ impl OwnedId {
         self.is_alive.then(|| unsafe { *self.raw.0.as_ptr() })
     }
 
-    /// The identifier as one that is bound to a device. Several functions of librdmacm use the device without a check.
+    /// The identifier, if it is bound to a device. Several functions of librdmacm use the device without a check.
     fn bound(&mut self, call: &'static str) -> Result<BoundId<'_>, VerbError> {
         match self.members(&Library::lock()) {
             Some(members) if !members.verbs.is_null() => Ok(BoundId(self)),
@@ -502,7 +508,7 @@ impl OwnedId {
         /// answers the request. `source` may be missing.
         fn resolve_addr(_library: &Library, source: Option<&mut Address>, to: &mut Address, timeout: i32)
             = rdma_resolve_addr(_, source.map_or(ptr::null_mut(), Address::as_ptr), to.as_ptr(), timeout);
-        /// The call reads the address again, into members that are also written when an event is taken.
+        /// The call asks the kernel for the address again, and writes it to members that taking an event also writes.
         fn listen(_library: &Library, backlog: i32) = rdma_listen(_, backlog);
         fn reject(data: &[u8]) = rdma_reject(_, data.as_ptr().cast(), length(data, "rdma_reject")?);
         fn establish() = rdma_establish(_);
@@ -560,10 +566,10 @@ impl BoundId<'_> {
 struct Id {
     raw: OwnedId,
     channel: Arc<Channel>,
-    /// On iWARP: the identifier has sent a connect or an accept, and its destroy would wait until the peer answers.
+    /// On iWARP: the identifier has called connect or accept, so its destroy would wait until the peer answers.
     waits_by_iwarp: bool,
-    /// The groups that the identifier is a member of. For a group that was not left, librdmacm does not free its
-    /// memory.
+    /// The groups that the identifier is a member of. librdmacm frees the memory that it keeps for a group only when
+    /// the identifier leaves the group.
     groups: Vec<SocketAddr>,
 }
 
@@ -577,8 +583,8 @@ impl fmt::Debug for Id {
 impl Drop for Id {
     fn drop(&mut self) {
         let library = Library::lock();
-        // The check and the push happen under one hold of the lock: if another thread took the answer in between, no
-        // event might come any more, and nobody would destroy the identifier.
+        // The check and the push happen under one hold of the lock. Otherwise another thread could take the answer in
+        // between. Then no further event might come, and nobody would destroy the identifier.
         if self.awaits_answer(&library) {
             let is_removed = self.raw.members(&library).is_some_and(|id| id.context.addr() as u64 & REMOVED != 0);
             let waiting = Waiting { removed: is_removed.then(Instant::now), ..Waiting::default() };
@@ -603,7 +609,7 @@ impl Id {
         self.raw.members(&Library::lock())
     }
 
-    /// Whether its destroy waits for an answer that nobody has taken.
+    /// Whether a destroy of the identifier would wait, because no thread has taken the peer's answer yet.
     fn awaits_answer(&self, library: &Library) -> bool {
         let is_answered = |id: rdma_cm_id| id.context.addr() as u64 & ANSWERED != 0;
         self.waits_by_iwarp && !self.raw.members(library).is_some_and(is_answered)
@@ -621,7 +627,7 @@ impl RawId for Id {
     }
 
     fn resolve_route(&mut self, timeout: Duration) -> Result<(), VerbError> {
-        // Linux refuses 0 here, although it takes 0 for an address.
+        // Linux refuses a timeout of 0 here, although `rdma_resolve_addr` takes it.
         self.raw.bound("rdma_resolve_route")?.resolve_route(millis(timeout).max(1))
     }
 
@@ -772,8 +778,8 @@ impl Address {
     }
 }
 
-/// Reads an address that C wrote; `None` if it is empty or not an IP address. The `storage` may hold an IPv4 address:
-/// its number is where an IPv6 address has the flow.
+/// Reads an address that C wrote; `None` if it is empty or not an IP address. `storage` may hold a `sockaddr_in`, whose
+/// `sin_addr` is at the offset of `sin6_flowinfo`.
 fn read(storage: &sockaddr_in6) -> Option<SocketAddr> {
     const {
         assert!(mem::offset_of!(sockaddr_in, sin_family) == mem::offset_of!(sockaddr_in6, sin6_family));
@@ -810,7 +816,7 @@ mod tests {
         check_devices(44, || vec![device("a", 7)]).unwrap();
     }
 
-    /// A removal that comes before the answer does not end the wait: the destroy would still block.
+    /// A removal that comes before the answer does not end the wait at once: the destroy would still block.
     #[test]
     fn a_departing_identifier_waits_for_its_answer_or_for_some_time_after_a_removal() {
         let start = Instant::now();

@@ -80,8 +80,8 @@ impl World {
         let verbs = [Verb::RdmaGetCmEvent, Verb::RdmaResolveRoute];
         let fails = self.fail_one(random, &verbs);
         let at = self.moment(fails);
-        // If another poll has already taken the event of the address from the channel, this poll finds it and does not
-        // fail.
+        // If another poll has already taken the event of the address from the channel, this poll finds that event, and
+        // does not fail.
         let is_bare = has_address || matches!(goal, Goal::Nowhere(_));
         let must = fails == Some(Verb::RdmaGetCmEvent) && is_bare;
         let is_late = at.now.saturating_sub(since) >= TIMEOUT;
@@ -250,14 +250,14 @@ impl World {
         self.is_settled = false;
     }
 
-    /// The identifier of a client ends before it is connected.
+    /// Notes that the identifier of a client ends before it is connected.
     pub(super) fn client_gives_up(&mut self, number: usize) {
         let now = self.moment(None).now;
         let attempt = &mut self.attempts[number];
         if attempt.client == Client::Vanished {
             return;
         }
-        // The client may have ended already, by an event that nobody took.
+        // An event that nobody took may have ended the client already.
         let is_known_alive = now < attempt.at + Duration::from_secs(70)
             && matches!(attempt.server, Server::Unasked | Server::Asked | Server::Accepted | Server::Connected);
         let is_nobody = attempt.may_find_nobody;

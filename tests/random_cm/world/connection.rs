@@ -27,7 +27,7 @@ impl World {
         self.keep(Value::Connection(connection, number, side, has_ended));
     }
 
-    /// One side of a connection leaves it. Notes whether the other side is certain to learn of that.
+    /// Notes that one side ends a connection, and whether the other side is certain to learn of that.
     pub(super) fn leave(&mut self, number: usize, side: usize) {
         let attempt = &mut self.attempts[number];
         let both = attempt.is_established && matches!(attempt.server, Server::Connected | Server::Accepted);
@@ -105,7 +105,8 @@ impl World {
         self.keep(Value::Connection(other, number, other_side, other_ended));
     }
 
-    /// Checks that the pair has the smaller depths. Soft iWARP reports other ones.
+    /// Checks that the pair has the smaller of the two sides' depths. Not on iWARP, where the device reports other
+    /// depths.
     pub(super) fn check_depths(&self, number: usize, side: usize, connection: &Connection<Checked>) {
         if !self.context.is_iwarp() {
             let found = connection.pair.query().unwrap();

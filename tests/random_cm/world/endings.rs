@@ -3,7 +3,7 @@
 use super::*;
 
 impl World {
-    /// Waits with a timeout of zero: the value ends, and its pair comes back.
+    /// Waits with a timeout of zero. If the wait fails, the value ends, and its pair comes back.
     pub(super) fn give_up(&mut self, value: Value) {
         match value {
             Value::Connecting(connecting, number) => {
@@ -68,7 +68,7 @@ impl World {
         self.is_settled = false;
     }
 
-    /// The identifier of a server ends after its accept.
+    /// Notes that the identifier of a server ends after its accept and before it is connected.
     pub(super) fn server_gives_up(&mut self, number: usize) {
         let now = self.moment(None).now;
         let attempt = &mut self.attempts[number];
@@ -76,7 +76,7 @@ impl World {
             return;
         }
         let is_alive = attempt.yes.as_ref().is_some_and(|yes| now < yes.at + Duration::from_secs(70));
-        // The client may have connected or ended without the server knowing it.
+        // The client may have connected or ended, and the server does not know that.
         let is_alone = attempt.client == Client::Asking && !attempt.is_told;
         attempt.server = if is_alive && is_alone && !self.is_removed { Server::Gone } else { Server::Unsure };
         self.is_settled = false;

@@ -143,13 +143,14 @@ pub(crate) struct World {
     attempts: Vec<Attempt>,
     /// The addresses of the listeners, and whether each still listens. A listener that was forgotten listens for ever.
     listeners: Vec<(SocketAddr, bool)>,
-    /// How many identifiers were forgotten, and how many more may have come to them with requests.
+    /// The first number counts the identifiers that were forgotten. The second is always 0.
     forgotten: [usize; 2],
     start: Instant,
     now: Duration,
     is_settled: bool,
     is_removed: bool,
-    /// A connection may have an event that does not end it. A poll that finds this event does not fail.
+    /// A connection may have an event that does not end the connection. A poll that finds this event does not fail,
+    /// even if a fault was injected.
     has_advice: bool,
     /// The outcomes that were seen.
     seen: BTreeSet<String>,
@@ -411,7 +412,7 @@ impl World {
         let time = match random.below(4) {
             0 => TIMEOUT,
             1 => REST,
-            // A message that is not answered is sent again.
+            // After this time, rdma_cm sends a message again that was not answered.
             2 => Duration::from_secs(5),
             _ => Duration::from_secs(80),
         };
@@ -441,8 +442,8 @@ impl World {
         }
     }
 
-    /// Advances a value. If `waits`, and the device is not stepped, waits for an event that must come according to the
-    /// model.
+    /// Advances a value. If `waits` is true and the device is not stepped, waits for an event that must come according
+    /// to the model.
     fn go(&mut self, random: &mut Random, value: Value, waits: bool) {
         match value {
             Value::Idle(idle, has_port) => self.resolve(random, idle, has_port),
@@ -502,7 +503,8 @@ fn is_out_of_memory(cause: &Cause) -> bool {
     matches!(cause, Cause::Call(error) if error.errno() == libc::ENOMEM)
 }
 
-/// Random private data that begin with the number of their attempt: their bytes as they are sent, and the value.
+/// Random private data that begin with the number of the attempt. Returns the bytes that are sent, and the value that
+/// contains them.
 fn said<D, E: Debug>(
     random: &mut Random,
     number: usize,

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub(super) const FIRST_FREE_PORT: u16 = 32768;
 const LAST_FREE_PORT: u16 = 60999;
 
-/// The destination of an address.
+/// Where an address leads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Route {
     /// The address leads to this device.
@@ -44,7 +44,7 @@ impl State {
         self.devices.iter().position(|device| of_device(device) == ip || link_local(device) == Some(ip))
     }
 
-    /// The destination of packets to the address.
+    /// Where the address leads. The wildcard and the loopback address lead to the first device.
     pub(super) fn route(&self, ip: IpAddr) -> Route {
         if ip.is_unspecified() || ip.is_loopback() {
             return if self.devices.is_empty() { Route::None } else { Route::Device(0) };

@@ -46,7 +46,7 @@ impl State {
         };
         let is_init = to == ibv_qp_state::IBV_QPS_INIT;
         match id.phase {
-            // Linux gives these attributes for each requested state.
+            // For datagrams, Linux gives the same attributes whatever state is requested.
             Bound | ResolvingAddress | AddressResolved | ResolvingRoute | RouteResolved | Connecting | Connected
             | Requested | Accepted
                 if id.space == PortSpace::Udp =>
@@ -87,7 +87,7 @@ impl State {
         Ok(())
     }
 
-    /// Notes which pair an identifier connects.
+    /// Notes in the identifier which pair it connects, and returns that pair.
     pub(super) fn cm_hold_pair(&mut self, number: u64) -> Result<HeldPair, c_int> {
         let id = self.cm.id(number)?;
         let device = self.devices.get(id.device.ok_or(libc::EINVAL)?).ok_or(libc::EINVAL)?;
@@ -105,7 +105,7 @@ impl State {
     }
 
     pub(super) fn cm_break(&mut self, (pair, epoch): HeldPair) {
-        // The program may have destroyed the pair, and its number may belong to another pair now.
+        // The program may have destroyed the pair, and another pair may have its index now.
         if self.pairs.get(pair).is_some_and(|pair| pair.epoch == epoch) {
             self.enter_error(pair);
         }

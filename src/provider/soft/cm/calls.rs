@@ -24,7 +24,7 @@ pub(super) const REJECT_BYTES: usize = 148;
 pub(super) const LOOKUP_BYTES: usize = 180;
 pub(super) const FOUND_BYTES: usize = 136;
 
-/// Checks one of the two read depths. [`MOST`] means `most`.
+/// Checks one of the two read depths. A program that asks for [`MOST`] gets `most`, as far as the device supports it.
 fn depth(asked: u8, most: u8) -> Result<u8, c_int> {
     match asked {
         MOST => Ok(most.min(device::MAX_RD_ATOMIC)),
@@ -185,7 +185,7 @@ impl State {
         let id = self.cm.id(number)?;
         id.is_in(&[Phase::Bound])?;
         let local = id.local.ok_or(libc::EINVAL)?;
-        // Two listeners never share a port.
+        // Two listeners never share an address and port, even if both identifiers reuse addresses.
         self.cm.check_port(number, id.space, local.ip().to_canonical(), local.port(), false)?;
         let room = if backlog == 0 { MAX_BACKLOG } else { backlog.min(MAX_BACKLOG) };
         let id = self.cm.id_mut(number)?;
@@ -238,7 +238,7 @@ impl State {
         if peer_is_gone {
             id.rest(Phase::Dead);
             if self.is_iwarp() && !is_datagram {
-                // The device moves the pair first. Only when the device then answers does it find out that the peer has
+                // The device moves the pair before it answers the peer. The answer then fails, because the peer has
                 // ended.
                 self.cm_raise_pair(number)?;
                 self.cm.id_mut(number)?.pair = None;
@@ -252,7 +252,7 @@ impl State {
             return Ok(());
         }
         if self.is_iwarp() {
-            // The device serves as many reads as were asked for.
+            // An iWARP device serves at least as many reads as the peer asked for, even if the accept names fewer.
             let mut offer = offer;
             offer.serves = offer.serves.max(link.serves);
             self.cm.id_mut(number)?.own.serves = offer.serves;
@@ -291,7 +291,7 @@ impl State {
         Ok(())
     }
 
-    /// Rejects a request, which ends it.
+    /// Rejects a request. After that, its identifier can only be destroyed.
     fn cm_refuse(&mut self, number: u64, data: Vec<u8>) {
         let Ok(id) = self.cm.id_mut(number) else { return };
         id.rest(Phase::Dead);
@@ -325,13 +325,13 @@ impl State {
                 self.cm.post(number, What::DisconnectReply);
                 self.cm_let_rest(number);
             }
-            // There is no connection, or it has ended already.
+            // There is no connection, or the connection has ended already.
             _ => {}
         }
         Ok(())
     }
 
-    /// Marks the program of an identifier as gone.
+    /// Makes the program of an identifier vanish: the identifier sends and receives no more messages.
     pub(super) fn cm_vanish(&mut self, number: u64) {
         if let Ok(id) = self.cm.id_mut(number) {
             id.is_vanished = true;
@@ -339,7 +339,7 @@ impl State {
         }
     }
 
-    /// Ends each identifier on a device that was removed.
+    /// Ends each identifier on a device that was removed, and reports the removal to the program.
     pub(in crate::provider::soft) fn cm_remove_device(&mut self, device: usize) {
         self.cm_tell_where(
             |id| id.device == Some(device) && id.phase != Phase::Dead,
@@ -359,7 +359,7 @@ impl State {
         );
     }
 
-    /// Ends the memberships of a device in multicast groups.
+    /// Reports the end of their memberships to the identifiers of a device that have joined multicast groups.
     pub(in crate::provider::soft) fn cm_lose_groups(&mut self, device: usize) {
         self.cm_tell_where(
             |id| id.device == Some(device) && !id.groups.is_empty(),
@@ -377,7 +377,7 @@ impl State {
         status: i32,
     ) {
         let chosen = self.cm.ids.iter_mut().filter(|(_, id)| which(id));
-        // The program does not know the identifier of a request that it has not taken yet.
+        // A request that the program has not taken yet gets no event: the program does not know its identifier.
         let known: Vec<_> = chosen
             .map(|(&number, id)| {
                 change(id);
@@ -390,7 +390,8 @@ impl State {
     }
 }
 
-/// The source address of this side, for a peer at `to` that is reached through a device.
+/// The source address for a peer at `to`. `own` is the address that the identifier is bound to, and `device` the
+/// address of the device that leads to the peer.
 pub(super) fn source(own: IpAddr, to: IpAddr, device: IpAddr) -> IpAddr {
     match own.is_unspecified() {
         false => own,

@@ -4,9 +4,10 @@
 //! units of the fabric's work, like packets: on a manual fabric each travels in a step of its own. The timeouts of
 //! identifiers are timers of the fabric.
 //!
-//! This rdma_cm behaves like librdmacm and its kernel part on soft-RoCE, and pads private data in the same way. A call
-//! in a wrong state, for which librdmacm ends the process, returns `EINVAL` here. The queue pairs belong to the
-//! program: rdma_cm exchanges their numbers and gives attributes. On a fabric like soft iWARP it also moves the pairs.
+//! This rdma_cm behaves like librdmacm and the kernel on soft-RoCE, and pads private data in the same way. A call in a
+//! wrong state returns `EINVAL` here, even where librdmacm would end the process. The queue pairs belong to the
+//! program: rdma_cm exchanges their numbers, and gives the attributes for their transitions. On a fabric like soft
+//! iWARP, rdma_cm also moves the pairs.
 #![forbid(unsafe_code)]
 
 // | module | what |
@@ -21,7 +22,7 @@ mod attributes;
 mod calls;
 mod wire;
 
-// Not under Miri: this module is safe code, and Miri needs long for the tests. The tests in `tests/cm*` run it too.
+// Not under Miri, which takes long for these tests: this module has no `unsafe` code.
 #[cfg(all(test, not(miri)))]
 mod tests;
 
@@ -51,7 +52,7 @@ pub(super) struct Cm {
     /// The identifiers by number. Numbers are never reused.
     ids: BTreeMap<u64, Id>,
     last_id: u64,
-    /// The last port that was chosen for an identifier.
+    /// The port to try first for the next identifier that asks for port 0.
     last_port: u16,
     /// The queue of work, in order.
     work: VecDeque<Work>,
@@ -100,7 +101,8 @@ impl Cm {
         self.last_id
     }
 
-    /// Makes all descriptors readable, so that a thread that sleeps on one checks the timers again.
+    /// Makes the descriptors of all channels readable, so that each thread that sleeps on one wakes and checks the
+    /// timers again.
     pub(super) fn wake_all(&mut self) {
         for inbox in self.channels.iter_mut() {
             inbox.signal.raise();
@@ -159,7 +161,8 @@ enum Phase {
     Disconnecting,
     /// The peer has sent its disconnect, and the program has not answered.
     Disconnected,
-    /// Both sides have disconnected, and the number of the queue pair must not be used yet.
+    /// Timewait: both sides have disconnected, and the number of the queue pair must not be used for another connection
+    /// yet.
     Resting,
     /// The identifier can only be destroyed.
     Dead,
@@ -186,7 +189,7 @@ struct Id {
     listener: Option<u64>,
     /// The identifier at the other end of the connection.
     peer: Option<u64>,
-    /// The peer has given up before this side accepted. The program learns of it when it accepts.
+    /// The peer has given up before this side accepted. The program learns that from its accept or reject, which fails.
     peer_is_gone: bool,
     /// A fault made the program vanish: the identifier sends and receives no messages.
     is_vanished: bool,
@@ -292,8 +295,8 @@ impl Drop for Channel {
 }
 
 impl Channel {
-    /// Does the work of a call under the lock, and then lets the fabric settle. If a fault makes the call fail, `f`
-    /// does not run.
+    /// Runs `f`, the work of a call, under the lock, and then lets the fabric settle. If a fault makes the call fail,
+    /// `f` does not run.
     fn call<R>(&self, verb: Verb, f: impl FnOnce(&mut State) -> Result<R, c_int>) -> Result<R, VerbError> {
         let mut state = self.fabric.lock();
         let result = match state.faults.verb(verb) {
@@ -335,8 +338,8 @@ impl RawChannel for Channel {
 }
 
 impl Cm {
-    /// Takes the oldest event of a channel, with the key of its identifier. If the event brings a new identifier, that
-    /// one gets `fresh_key`.
+    /// Takes the oldest event of a channel, with the key of its identifier. If the event brings a new identifier, the
+    /// new identifier gets `fresh_key`.
     fn take(&mut self, channel: usize, fresh_key: u64) -> Option<(Event, u64)> {
         let inbox = self.channels.get_mut(channel)?;
         let event = inbox.events.pop_front();
@@ -365,7 +368,7 @@ impl Cm {
         }
     }
 
-    /// Adds an event that has only a status.
+    /// Adds an event that has a status and no parameters.
     fn tell(&mut self, id: u64, kind: RawEventKind, status: i32) {
         self.push(Event { id, kind, status, parameters: EventParameters::default(), request: None });
     }

@@ -10,13 +10,13 @@ use crate::provider::soft::fabric::{State, TimerOf};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// How often a message is sent if nobody answers.
+/// How many times a message is sent if nobody answers.
 const SENDINGS: u8 = 16;
-/// How long to wait for the answer after each sending: 77.7 s in total.
+/// How long to wait for the answer each time the message was sent: 77.7 s in total.
 const RESPONSE_TIME: Duration = Duration::from_millis(4856);
-/// The time to wait for the answer after the peer has confirmed the request: 16 times 4.096 us * 2^24.
+/// How long to wait for the answer after the peer's host has confirmed the request: 16 times 4.096 us * 2^24.
 const HELD_TIME: Duration = Duration::from_millis(16 * 68_719);
-/// How long the number of a queue pair must not be used after a connection.
+/// The time after a connection in which the number of its queue pair must not be used for another one (timewait).
 const REST_TIME: Duration = Duration::from_millis(1050);
 
 /// The reason of a reject: the peer's program refused, or ended.
@@ -41,7 +41,7 @@ pub(super) enum Work {
     RouteResolved(u64),
     Joined(u64, IpAddr),
     Carry(Message),
-    /// On iWARP: the device moves the pair of a connection that was not made to Error.
+    /// On iWARP: the connection was not made, so the device moves its pair to Error.
     Break(HeldPair),
 }
 
@@ -98,7 +98,7 @@ pub(super) struct Offer {
 /// A message that is retransmitted until the peer answers.
 pub(super) struct Sent {
     pub(super) what: What,
-    /// How often it was sent.
+    /// How many times it was sent.
     pub(super) times: u8,
 }
 
@@ -173,7 +173,7 @@ impl State {
         let to = to.or_else(|| self.cm.ids.iter().find(|(_, id)| id.peer == Some(from)).map(|(&number, _)| number));
         let Some(to) = to else { return };
         let Ok(id) = self.cm.id(to) else {
-            // A disconnect is answered even if the identifier has ended.
+            // The identifier was destroyed. The host still answers a disconnect.
             if matches!(what, What::Disconnect) {
                 let what = What::DisconnectReply;
                 self.cm.work.push_back(Work::Carry(Message { from: to, device, to: Some(from), what }));
@@ -244,7 +244,7 @@ impl State {
         id.listener = Some(listener);
         id.peer = Some(client);
         id.own.psn = psn;
-        // The reads that one side starts are served by the other.
+        // This side serves the reads that the peer starts, and the reverse.
         let (serves, starts) = (offer.starts, offer.serves);
         let Offer { retry_count, rnr_retry_count, queue_pair, psn, data, .. } = offer;
         id.link = Some(Link { gid, queue_pair, psn, serves, starts, retry_count, rnr_retry_count });
@@ -271,7 +271,7 @@ impl State {
         } else if let Ok(id) = self.cm.id_mut(client)
             && let Some(sent) = &mut id.sent
         {
-            // The server confirms the request, so the client waits longer.
+            // The server's host confirms the request. So the client stops sending the request, and waits longer.
             sent.times = SENDINGS;
             self.start_timer(TimerOf::Cm(client), HELD_TIME);
         }
@@ -287,7 +287,7 @@ impl State {
         let gid = self.gid_of(device);
         let Ok(id) = self.cm.id_mut(number) else { return };
         if id.phase == Phase::Connected && !is_iwarp {
-            // A retransmission: the peer has not received the last message, so send it again.
+            // A retransmission: the peer has not received this side's last message, so send that message again.
             self.cm.post(number, What::Ready);
             return;
         }
@@ -326,7 +326,7 @@ impl State {
         self.cm.push(Event { id: number, kind, status: 0, parameters, request: None });
     }
 
-    /// The answer to a lookup.
+    /// Handles the answer to a lookup.
     fn cm_found(&mut self, number: u64, device: usize, status: i32, offer: Offer) {
         let gid = self.gid_of(device);
         if !self.cm.advance(number, Phase::Connecting, if status == 0 { Phase::Connected } else { Phase::Dead }) {
@@ -399,14 +399,14 @@ impl State {
         self.start_timer(TimerOf::Cm(number), RESPONSE_TIME);
     }
 
-    /// Starts the time in which the number of the queue pair must not be used.
+    /// Starts timewait, in which the number of the queue pair must not be used for another connection.
     pub(super) fn cm_let_rest(&mut self, number: u64) {
         let Ok(id) = self.cm.id_mut(number) else { return };
         id.rest(Phase::Resting);
         self.start_timer(TimerOf::Cm(number), REST_TIME);
     }
 
-    /// Handles the timer of an identifier, which has fired.
+    /// Handles the expiry of an identifier's timer.
     pub(in crate::provider::soft) fn cm_expire(&mut self, number: u64) {
         let Ok(id) = self.cm.id_mut(number) else { return };
         id.timer = 0;
@@ -447,15 +447,15 @@ struct Asked {
 }
 
 impl Cm {
-    /// If an identifier holds a pair, lets the device move the pair to Error later. Before that, the program may
-    /// already learn why the connection was not made.
+    /// If an identifier holds a pair, lets the device move the pair to Error in a later step. The program may learn
+    /// before that step why the connection was not made.
     fn break_later(&mut self, number: u64) {
         if let Some(pair) = self.ids.get_mut(&number).and_then(|id| id.pair.take()) {
             self.work.push_back(Work::Break(pair));
         }
     }
 
-    /// Moves an identifier from one phase to another. Returns false if it is not in the first phase.
+    /// Moves an identifier from the phase `from` to the phase `to`. Returns false if the identifier is not in `from`.
     fn advance(&mut self, number: u64, from: Phase, to: Phase) -> bool {
         let found = self.ids.get_mut(&number).filter(|id| id.phase == from);
         found.map(|id| id.rest(to)).is_some()
