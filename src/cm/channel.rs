@@ -112,8 +112,8 @@ impl Channel {
         crate::readiness::Readiness::over(&[self.0.raw.fd()])
     }
 
-    /// Takes events that have arrived, and wakes the tasks that wait for them. Returns whether the channel may hold more
-    /// events.
+    /// Takes events that have arrived, and wakes the tasks that wait for them. Returns whether the channel may hold
+    /// more events.
     #[cfg(feature = "aio")]
     pub(crate) fn wake_tasks(&self) -> Result<bool, VerbError> {
         let (mail, failed) = self.0.sort(self.0.lock());
@@ -277,9 +277,9 @@ impl Inbox {
         lock(&self.mail)
     }
 
-    /// Takes at most [`BATCH`] events from the channel, and sorts them. Then wakes the tasks whose events have come; the
-    /// lock is released for that. Stops at the first error of the channel, and returns that error. An event may be lost
-    /// with the error, and nobody knows of which identifier.
+    /// Takes at most [`BATCH`] events from the channel, and sorts them. Then wakes the tasks whose events have come;
+    /// the lock is released for that. Stops at the first error of the channel, and returns that error. An event may be
+    /// lost with the error, and nobody knows of which identifier.
     ///
     /// Callers take their own event after this call. So if a waker panics, that event is still in its box.
     fn sort<'m>(&'m self, mut mail: MutexGuard<'m, Mail>) -> (MutexGuard<'m, Mail>, Option<VerbError>) {
@@ -391,9 +391,9 @@ impl Inbox {
                 mail = self.lock();
                 continue;
             }
-            // A thread that sleeps on `turn` needs the timer too. The thread that sleeps on the descriptor may have read
-            // the timers before this one was set. The soft device then made the descriptor readable to wake that thread,
-            // but `sort` in this thread may have made it unreadable again.
+            // A thread that sleeps on `turn` needs the timer too. The thread that sleeps on the descriptor may have
+            // read the timers before this one was set. The soft device then made the descriptor readable to wake that
+            // thread, but `sort` in this thread may have made it unreadable again.
             let at_most = self.raw.next_timer().map_or(left, |timer| left.min(timer));
             if mail.has_sleeper {
                 mail = self.turn.wait_timeout(mail, at_most).unwrap_or_else(PoisonError::into_inner).0;
@@ -465,8 +465,8 @@ impl Events {
         }
     }
 
-    /// Lets the next event of the identifier wake `task`. Returns false, and does not keep `task`, if an event is in the
-    /// box already or if the identifier has ended.
+    /// Lets the next event of the identifier wake `task`. Returns false, and does not keep `task`, if an event is in
+    /// the box already or if the identifier has ended.
     #[cfg(feature = "aio")]
     pub(crate) fn wake_by_next(&self, task: &TaskWaker) -> bool {
         let task = task.clone();
@@ -567,7 +567,7 @@ mod tests {
         assert_eq!(fuse.0.load(Ordering::Relaxed), 3);
     }
 
-    /// An edge-triggered loop gets no further edge from the channel's descriptor for events that a `poll` has left there.
+    /// An edge-triggered loop gets no further edge of the channel's descriptor for events that a `poll` has left there.
     #[test]
     fn an_event_loop_is_woken_again_for_what_a_batch_has_left() {
         let mut mail = Mail { for_loop: Some(Waker::new().unwrap()), ..Mail::default() };
