@@ -182,9 +182,9 @@ impl<K> Resolving<K> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Address`]: the error returns the identifier, which can resolve again (but not bind, since it already has
-    /// a port). [`Cause::Route`]; [`Cause::TimedOut`]; [`Cause::DeviceRemoved`]; [`Cause::Call`]: the identifier has
-    /// ended.
+    /// [`Cause::Address`]: the error returns the identifier, which can resolve again (but not bind, since it already
+    /// has a port). [`Cause::Route`]; [`Cause::TimedOut`]; [`Cause::DeviceRemoved`]; [`Cause::Call`]: the identifier
+    /// has ended.
     pub fn wait(self, timeout: Duration) -> Result<Resolved<K>, Failed<Option<Idle<K>>>> {
         match self.go_on(Patience::of(timeout))? {
             Progress::Done(resolved) => Ok(resolved),
@@ -263,8 +263,8 @@ impl<K> Resolved<K> {
 impl Resolved {
     /// Asks the peer for a connection. If the peer's first message needs a receive, post one before this call.
     ///
-    /// `rdma_connect(3)`. This returns at once. On iWARP, a thread of the library calls `rdma_connect`, which connects a
-    /// TCP stream. If `rdma_connect` fails there, [`Connecting::wait`] returns the error.
+    /// `rdma_connect(3)`. This returns at once. On iWARP, a thread of the library calls `rdma_connect`, which connects
+    /// a TCP stream. If `rdma_connect` fails there, [`Connecting::wait`] returns the error.
     ///
     /// # Errors
     ///

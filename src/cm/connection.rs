@@ -28,8 +28,8 @@ pub struct Connection<B, T = ReliableConnection> {
     /// The queue pair.
     ///
     /// A program that moves the pair out of the connection, for example to [split](QueuePair::split) it, must keep
-    /// `link`: dropping `link` ends the connection. On most devices the pair then stays in Ready To Send without a peer, and
-    /// its receives never complete.
+    /// `link`: dropping `link` ends the connection. On most devices the pair then stays in Ready To Send without a
+    /// peer, and its receives never complete.
     pub pair: QueuePair<B, ReadyToSend, T>,
     /// The private data that the peer sent with its connect or accept.
     pub data: PeerData,
@@ -192,8 +192,8 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
         self.link.take_advice()
     }
 
-    /// Ends the connection: tells the peer, and moves the pair to Error, so that every request in flight comes back from
-    /// the poller as flushed.
+    /// Ends the connection: tells the peer, and moves the pair to Error, so that every request in flight comes back
+    /// from the poller as flushed.
     ///
     /// `rdma_disconnect(3)`. Call [`QueuePair::drain`] next, then destroy or reset the pair.
     ///

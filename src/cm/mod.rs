@@ -14,9 +14,9 @@
 //! groups   Idle ── bind ──▶ Bound ── join ──▶ Joining ──▶ Membership ── attach(&mut pair), recipient
 //! ```
 //!
-//! [`connect`] and [`listen`] do the usual steps in one call; for datagrams, [`look_up`] and [`serve`] do. `connect` and
-//! `accept` take a pair in Init. On success, the [`Connection`] has the pair in Ready To Send; a failure returns it with
-//! the error. Each type that waits has a method `wait` with a timeout, and a method `poll` for an event loop that
+//! [`connect`] and [`listen`] do the usual steps in one call; for datagrams, [`look_up`] and [`serve`] do. `connect`
+//! and `accept` take a pair in Init. On success, the [`Connection`] has the pair in Ready To Send; a failure returns it
+//! with the error. Each type that waits has a method `wait` with a timeout, and a method `poll` for an event loop that
 //! watches [`Channel::readiness`].
 //!
 //! On iWARP the side that connects must send the first message, and the other side waits for it (RFC 5044). Each
@@ -125,9 +125,9 @@ pub enum Connections {}
 
 /// The kind of identifiers for datagrams.
 ///
-/// A datagram needs no connection. Instead, a client looks up a service: rdma_cm tells the client the number of the queue
-/// pair that takes the datagrams of the service, the path to that pair, and its queue key. The server answers each
-/// lookup with the number of a pair. It may use one pair for all clients, or one for each. The key is always
+/// A datagram needs no connection. Instead, a client looks up a service: rdma_cm tells the client the number of the
+/// queue pair that takes the datagrams of the service, the path to that pair, and its queue key. The server answers
+/// each lookup with the number of a pair. It may use one pair for all clients, or one for each. The key is always
 /// [`Qkey::CONNECTION_MANAGER`](crate::number::Qkey::CONNECTION_MANAGER).
 #[derive(Debug)]
 pub enum Datagrams {}
@@ -336,8 +336,9 @@ fn peer_gone(error: VerbError) -> Cause {
     }
 }
 
-/// Like [`peer_gone`], for a call that concerns `pair`. After a removal of the pair's device, rdma_cm returns the errors
-/// that otherwise mean that the peer is gone. So this function also queries the pair, which fails if the device is gone.
+/// Like [`peer_gone`], for a call that concerns `pair`. After a removal of the pair's device, rdma_cm returns the
+/// errors that otherwise mean that the peer is gone. So this function also queries the pair, which fails if the device
+/// is gone.
 fn someone_gone<B: Brand, S: State, T: Transport>(error: VerbError, pair: &QueuePair<B, S, T>) -> Cause {
     match peer_gone(error) {
         Cause::PeerGone(_) if pair.query_state().is_err() => Cause::DeviceRemoved,

@@ -61,8 +61,8 @@ pub(super) fn answer_with_path(
 }
 
 /// Why a step failed. If the next event of the identifier has come and reports an end, this is the cause of that end;
-/// otherwise it is `cause`. When a peer ends, calls of this side may fail before anybody has read the event that reports
-/// the end.
+/// otherwise it is `cause`. When a peer ends, calls of this side may fail before anybody has read the event that
+/// reports the end.
 pub(super) fn why(events: &Events, phase: Phase, cause: Cause) -> Cause {
     match next(events, phase, Patience::None) {
         Ok(Some((Meaning::End(told), _))) => told,

@@ -148,8 +148,8 @@ mod tests {
         assert_eq!(event.map(|event| event.key), Some(key));
     }
 
-    /// Runs one thread for each of `doings` while the events of `arriving` come in. Loom tries every interleaving with at
-    /// most `bound` preemptions.
+    /// Runs one thread for each of `doings` while the events of `arriving` come in. Loom tries every interleaving with
+    /// at most `bound` preemptions.
     fn model<const N: usize>(bound: usize, doings: [fn(&Inbox); N], arriving: &'static [u64]) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(bound);
