@@ -1,8 +1,9 @@
 //! Asking the peer for a connection: `rdma_connect`.
 //!
-//! On iWARP this call connects a TCP stream, and blocks as long as that takes. So a thread of the library makes it. The
-//! thread owns the identifier and the pair meanwhile. The kernel looks the pair up by its number during the call, so
-//! the pair must not be destroyed before the call has returned: its number could then be that of another pair.
+//! On iWARP this call connects a TCP stream, and blocks as long as that takes. So a thread of the library makes the
+//! call, and owns the identifier and the pair until it has returned. During the call, the kernel looks the pair up by
+//! its number. So the pair must not be destroyed before the call has returned: another pair could get the number, and
+//! the kernel would take that pair instead.
 
 use super::channel::{Events, Identifier};
 use super::private_data::ConnectData;
@@ -18,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
-/// An identifier that has asked the peer for a connection, or is about to, and the pair that is to be connected.
+/// An identifier that has asked the peer for a connection, or will do so soon, and the pair that is to be connected.
 #[derive(Debug)]
 pub(super) struct Asked<B, T> {
     pub(super) events: Events,
@@ -49,7 +50,7 @@ impl Drop for Calling {
     }
 }
 
-/// An identifier that has not asked, with its pair, and why.
+/// The identifier and the pair of a connect that was not sent, and the error.
 type NotAsked<B, T> = (Identifier, QueuePair<B, Init, T>, VerbError);
 
 impl<B: Brand, T: Reliable> Asked<B, T> {
@@ -65,20 +66,21 @@ impl<B: Brand, T: Reliable> Asked<B, T> {
         }
     }
 
-    /// Lets a thread call `rdma_connect`. If the call fails, the identifier gets the event `CALL_FAILED`. An error is
-    /// returned only if the system has no thread left.
+    /// Lets a thread call `rdma_connect`. If the call fails, the identifier gets the event `CALL_FAILED`. This
+    /// function returns an error only if the system cannot start a thread.
     pub(super) fn by_thread(
         id: Identifier,
         pair: QueuePair<B, Init, T>,
         parameters: Parameters<'static>,
         data: ConnectData,
     ) -> Result<Self, Box<NotAsked<B, T>>> {
-        // If no thread can be made, the closure is dropped. So the thread gets the identifier and the pair afterwards.
+        // If the thread cannot be started, its closure is dropped with all that it owns. So the thread gets the
+        // identifier and the pair through a channel, after it was started.
         let (give, take) = mpsc::sync_channel::<(Identifier, UnbrandedPair)>(1);
         let call = move || {
             let (mut id, pair) = take.recv().expect("the maker of this thread gives both, or ends it with a panic");
             let parameters = Parameters { private_data: data.as_bytes(), ..parameters };
-            // A signal handler of the program may run on this thread and interrupt the call.
+            // A signal that is handled on this thread may interrupt the call.
             let connected = loop {
                 match id.raw.connect(&parameters) {
                     Err(error) if error.errno() == libc::EINTR => {}
@@ -86,7 +88,8 @@ impl<B: Brand, T: Reliable> Asked<B, T> {
                 }
             };
             if let Err(error) = connected {
-                // The waker of the program's task may panic. The event is there all the same.
+                // This adds the event, and then wakes a task of the program. If the waker panics, the event is in the
+                // box already.
                 let told = catch_unwind(AssertUnwindSafe(|| id.events.add_failure(&error)));
                 mem::forget(told); // the drop of the panic's value may panic again
             }
@@ -106,7 +109,8 @@ impl<B: Brand, T: Reliable> Asked<B, T> {
         Ok(Self { events, caller: Caller::Thread(calling, PhantomData) })
     }
 
-    /// The identifier and the pair. Call this when an event has shown that the call returns now or has returned.
+    /// Waits for the thread, if there is one, and returns the identifier and the pair. Call this only after an event
+    /// that shows that `rdma_connect` has returned or is about to return.
     pub(super) fn join(self) -> (Identifier, QueuePair<B, Init, T>) {
         match self.caller {
             Caller::Returned(id, pair) => (id, pair),
@@ -118,7 +122,8 @@ impl<B: Brand, T: Reliable> Asked<B, T> {
         }
     }
 
-    /// As [`join`](Self::join), but `None` if the call has not returned. Then the thread drops both when it returns.
+    /// Like [`join`](Self::join), but returns `None` if `rdma_connect` has not returned yet. Then the thread drops the
+    /// identifier and the pair after the call.
     pub(super) fn join_if_returned(self) -> Option<(Identifier, QueuePair<B, Init, T>)> {
         match &self.caller {
             Caller::Thread(calling, _) if calling.thread.as_ref().is_some_and(|thread| !thread.is_finished()) => None,

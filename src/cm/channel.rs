@@ -42,8 +42,8 @@ use models::{Waker, descriptor, until_readable};
 pub struct Channel(pub(super) Arc<Inbox>);
 
 impl Channel {
-    /// Opens a channel for identifiers on the device of `context`. With librdmacm, they may also be used for the
-    /// machine's other devices.
+    /// Opens a channel for identifiers on the device of `context`. If that is a real device, identifiers of the channel
+    /// also reach the other devices of this host.
     ///
     /// # Errors
     ///
@@ -96,7 +96,7 @@ impl Channel {
     }
 
     /// Takes the events that have arrived, for all identifiers of the channel. Returns whether the `poll` of at least
-    /// one of them would find an event.
+    /// one identifier would find an event.
     ///
     /// # Errors
     ///
@@ -112,20 +112,22 @@ impl Channel {
         crate::readiness::Readiness::over(&[self.0.raw.fd()])
     }
 
-    /// Takes events that have arrived, and wakes the tasks that wait for them. Returns whether there may be more.
+    /// Takes events that have arrived, and wakes the tasks that wait for them. Returns whether the channel may hold
+    /// more events.
     #[cfg(feature = "aio")]
     pub(crate) fn wake_tasks(&self) -> Result<bool, VerbError> {
         let (mail, failed) = self.0.sort(self.0.lock());
         failed.map_or(Ok(mail.may_have_more), Err)
     }
 
-    /// The time after which somebody must look for events again, although the kernel does not say so: soft devices.
+    /// The time after which somebody must take events again, even if the descriptor is not readable by then. Only soft
+    /// devices have such a time.
     #[cfg(feature = "aio")]
     pub(crate) fn next_timer(&self) -> Option<Duration> {
         self.0.raw.next_timer()
     }
 
-    /// Takes the tasks that wait for events of the channel.
+    /// Takes the wakers of all tasks that wait for events of the channel.
     #[cfg(feature = "aio")]
     pub(crate) fn take_tasks(&self) -> Vec<TaskWaker> {
         self.0.lock().boxes.values_mut().filter_map(|found| found.task.take()).collect()
@@ -159,7 +161,7 @@ pub(super) struct Inbox {
     mail: Mutex<Mail>,
     /// Notified when the thread that slept on the descriptor returns, or when a thread has sorted new events.
     turn: Condvar,
-    /// Wakes the thread that sleeps on the descriptor, because another thread may have taken its event from the
+    /// Wakes the thread that sleeps on the descriptor: another thread may have taken that thread's event from the
     /// channel.
     sleeper: Waker,
 }
@@ -172,7 +174,8 @@ struct Mail {
     has_sleeper: bool,
     /// The last `sort` stopped at its limit, so the channel may hold more events.
     may_have_more: bool,
-    /// Readable while the `poll` of any identifier would find an event. `None` if no event loop watches the channel.
+    /// Readable while the `poll` of at least one identifier would find an event, or while the channel may hold more
+    /// events. `None` if no event loop watches the channel.
     for_loop: Option<Waker>,
 }
 
@@ -182,10 +185,10 @@ struct MailBox {
     events: VecDeque<RawEvent>,
     /// How many connect requests may wait; more are rejected. 0 for an identifier that does not listen.
     requests: usize,
-    /// The identifier is in a state that has a `poll`, which takes its events. In other states the events stay until
-    /// the program's next step, and must not wake an event loop.
+    /// The identifier is in a state that has a `poll`. In other states nothing takes its events until the program's
+    /// next step, so they must not wake an event loop.
     is_polled: bool,
-    /// Its device was removed. This stays true after the event was taken.
+    /// The device of the identifier was removed. This stays true after the event of the removal was taken.
     is_removed: bool,
     /// The task that waits for an event.
     task: Option<TaskWaker>,
@@ -205,8 +208,8 @@ impl Mail {
         Some(event)
     }
 
-    /// Puts an event into its box. `later` gets the event if its identifier has ended, or if it is a request beyond the
-    /// limit; and the task that waits for it.
+    /// Puts an event into the box of its identifier, and moves the waker of the task that waits for it to `later`. If
+    /// the identifier has ended, or if the event is a connect request beyond the limit, `later` gets the event instead.
     fn put(&mut self, event: RawEvent, later: &mut Later) {
         let Some(found) = self.boxes.get_mut(&event.key) else { return later.strays.push(event) };
         let is_request = |event: &RawEvent| event.kind == RawEventKind::CONNECT_REQUEST;
@@ -218,7 +221,7 @@ impl Mail {
         later.tasks.extend(found.task.take());
     }
 
-    /// Whether the `poll` of any identifier would find an event.
+    /// Whether the `poll` of at least one identifier would find an event.
     fn has_news(&self) -> bool {
         self.boxes.values().any(|found| found.is_polled && !found.events.is_empty())
     }
@@ -235,15 +238,15 @@ impl Mail {
 
 /// The most events that are taken under one hold of the lock.
 const BATCH: usize = 64;
-/// The most batches that one `poll` takes. If there may be more events then, the event loop is woken again.
+/// The most batches that one call takes. If the channel may hold more events after that, the event loop is woken again.
 const BATCHES: usize = 16;
 
 /// What is left to do after the lock is released.
 #[derive(Default)]
 struct Later {
-    /// Events that have no box, to be dropped: dropping a request rejects it, which takes time.
+    /// Events that no box takes. Dropping them may reject a connect request, which takes time.
     strays: Vec<RawEvent>,
-    /// Tasks whose event has come, to be woken: that runs code of their runtime.
+    /// The wakers of tasks whose event has come. A waker runs code of the task's runtime.
     tasks: Vec<TaskWaker>,
 }
 
@@ -260,7 +263,7 @@ impl Drop for Later {
     }
 }
 
-/// The tasks that are not woken yet. The drop of this wakes them, also if it is run by the panic of a waker.
+/// The tasks that are not woken yet. If a waker panics, the drop of this value wakes the remaining tasks.
 struct Rest(vec::IntoIter<TaskWaker>);
 
 impl Drop for Rest {
@@ -274,11 +277,11 @@ impl Inbox {
         lock(&self.mail)
     }
 
-    /// Takes events from the channel, at most [`BATCH`] of them, and sorts them. Then wakes the tasks whose events have
-    /// come, without the lock. The error is the one that stopped this early. The event of some identifier may be lost
-    /// with it.
+    /// Takes at most [`BATCH`] events from the channel, and sorts them. Then wakes the tasks whose events have come;
+    /// the lock is released for that. Stops at the first error of the channel, and returns that error. An event may be
+    /// lost with the error, and nobody knows of which identifier.
     ///
-    /// Callers take their event after this, so that the panic of a waker leaves the event in its box.
+    /// Callers take their own event after this call. So if a waker panics, that event is still in its box.
     fn sort<'m>(&'m self, mut mail: MutexGuard<'m, Mail>) -> (MutexGuard<'m, Mail>, Option<VerbError>) {
         let mut later = Later::default();
         let failed = self.sort_into(&mut mail, &mut later);
@@ -290,7 +293,7 @@ impl Inbox {
         (mail, failed)
     }
 
-    /// As [`sort`](Self::sort), but leaves what must be done without the lock in `later`.
+    /// Like [`sort`](Self::sort), but puts into `later` what must be done without the lock.
     fn sort_into(&self, mail: &mut Mail, later: &mut Later) -> Option<VerbError> {
         let (mut taken, mut failed) = (0, None);
         while taken < BATCH {
@@ -303,7 +306,7 @@ impl Inbox {
                 Ok(None) => break,
                 Err(error) => {
                     failed = Some(error);
-                    // Nobody knows whose event it was.
+                    // The lost event may be that of any task, so all tasks are woken.
                     later.tasks.extend(mail.boxes.values_mut().filter_map(|found| found.task.take()));
                     break;
                 }
@@ -329,7 +332,7 @@ impl Inbox {
         drop(later);
     }
 
-    /// Lets the threads that wait look into their boxes.
+    /// Wakes the threads that wait, so that each looks into its box.
     fn wake_threads(&self, mail: &Mail) {
         self.turn.notify_all();
         if mail.has_sleeper {
@@ -352,10 +355,10 @@ impl Inbox {
         Ok(None)
     }
 
-    /// Whether rdma_cm has told that the device of an identifier was removed.
+    /// Whether rdma_cm has reported that the device of an identifier was removed.
     fn is_removed(&self, key: u64) -> bool {
         for _ in 0..BATCHES {
-            // An error is ignored: whoever called this has another one to report.
+            // An error is ignored. If it lasts, the next `poll` or `wait` of an identifier returns it.
             let (mail, _) = self.sort(self.lock());
             let is_removed = mail.boxes.get(&key).is_some_and(|found| found.is_removed);
             if is_removed || !mail.may_have_more {
@@ -383,13 +386,14 @@ impl Inbox {
                 return Ok(None);
             }
             if mail.may_have_more {
-                // Lets others have the lock.
+                // Lets other threads take the lock.
                 drop(mail);
                 mail = self.lock();
                 continue;
             }
-            // Another thread may sleep on the descriptor since before this timer was set. The `sort` above may have
-            // taken the signal that was to wake that thread. So this thread wakes at the timer, too.
+            // A thread that sleeps on `turn` needs the timer too. The thread that sleeps on the descriptor may have
+            // read the timers before this one was set. The soft device then made the descriptor readable to wake that
+            // thread, but `sort` in this thread may have made it unreadable again.
             let at_most = self.raw.next_timer().map_or(left, |timer| left.min(timer));
             if mail.has_sleeper {
                 mail = self.turn.wait_timeout(mail, at_most).unwrap_or_else(PoisonError::into_inner).0;
@@ -406,7 +410,7 @@ impl Inbox {
         }
     }
 
-    /// Drops the events of an identifier that ends. Later events of it find no box.
+    /// Drops the events of an identifier that ends. Later events of that identifier find no box.
     fn end(&self, key: u64) {
         let unread = self.lock().boxes.remove(&key);
         self.lock().tell_loop();
@@ -417,7 +421,8 @@ impl Inbox {
 /// The longest sleep of a thread that waits for ever. It checks its box after each sleep.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// The events of one identifier. The clone of another thread takes them too, and finds none after the identifier ended.
+/// The events of one identifier. A clone takes events of the same identifier, and finds none after the identifier has
+/// ended.
 #[derive(Clone)]
 pub(crate) struct Events {
     key: u64,
@@ -433,18 +438,18 @@ impl Events {
         self.inbox.wait(self.key, deadline)
     }
 
-    /// The cause of a call of this identifier that failed: its device was removed, or the error itself. After a
-    /// removal, rdma_cm answers calls with many errors.
+    /// The cause of a failed call of this identifier: [`Cause::DeviceRemoved`] if its device was removed, otherwise
+    /// `error`. After a removal, calls of rdma_cm fail with many different errors.
     pub(super) fn cause_of(&self, error: VerbError) -> Cause {
         if self.is_removed() { Cause::DeviceRemoved } else { Cause::Call(error) }
     }
 
-    /// Whether rdma_cm has told that its device was removed.
+    /// Whether rdma_cm has reported that the device of the identifier was removed.
     pub(super) fn is_removed(&self) -> bool {
         self.inbox.is_removed(self.key)
     }
 
-    /// Adds an event of this library: a thread has made a call for the identifier, and the call failed.
+    /// Adds an event that the library makes itself: a thread has made a call for the identifier, and the call failed.
     pub(super) fn add_failure(&self, error: &VerbError) {
         let (key, kind, status) = (self.key, RawEventKind::CALL_FAILED, -error.errno());
         self.inbox.add(RawEvent { key, kind, status, parameters: EventParameters::default(), request: None });
@@ -460,7 +465,8 @@ impl Events {
         }
     }
 
-    /// Wakes `task` when the next event has come. False if there is one already.
+    /// Lets the next event of the identifier wake `task`. Returns false, and does not keep `task`, if an event is in
+    /// the box already or if the identifier has ended.
     #[cfg(feature = "aio")]
     pub(crate) fn wake_by_next(&self, task: &TaskWaker) -> bool {
         let task = task.clone();
@@ -475,7 +481,7 @@ impl Events {
         true
     }
 
-    /// Says whether the identifier is in a state that has a `poll`.
+    /// Sets whether the identifier is in a state that has a `poll`.
     pub(super) fn set_polled(&self, is_polled: bool) {
         let mut mail = self.inbox.lock();
         if let Some(found) = mail.boxes.get_mut(&self.key)
@@ -486,7 +492,7 @@ impl Events {
         }
     }
 
-    /// Lets up to `requests` connect requests wait to be taken.
+    /// Lets up to `requests` connect requests wait in the box of the identifier.
     pub(super) fn hold_requests(&self, requests: usize) {
         if let Some(found) = self.inbox.lock().boxes.get_mut(&self.key) {
             found.requests = requests;
@@ -500,7 +506,7 @@ impl fmt::Debug for Events {
     }
 }
 
-/// An identifier on its channel. The types around it say in which state it is.
+/// An identifier on its channel. The type that holds it says which state it is in.
 pub(crate) struct Identifier {
     pub(super) raw: Box<dyn RawId>,
     pub(super) space: PortSpace,
@@ -508,8 +514,8 @@ pub(crate) struct Identifier {
 }
 
 impl Identifier {
-    /// The identifier that came with a connect request. (It has no events before its accept, so none was lost before it
-    /// had a box.)
+    /// The identifier that came with a connect request. Such an identifier gets no event before its accept, so no event
+    /// was lost while it had no box.
     pub(super) fn of_request(new: NewId, listener: &Self) -> Self {
         let NewId { raw, key } = new;
         let inbox = Arc::clone(&listener.events.inbox);
@@ -521,11 +527,12 @@ impl Identifier {
 impl Drop for Identifier {
     fn drop(&mut self) {
         if self.raw.ends_with_event() {
-            // An error is ignored: the next thread that takes an event gets it again.
+            // The answer may have arrived. Once it is taken from the channel, the drop of `raw` can destroy the
+            // identifier at once. An error is ignored: if it lasts, the next thread that takes an event gets it.
             drop(self.events.poll());
         }
         self.events.inbox.end(self.events.key);
-        // `raw` is destroyed after this function. An event that comes before that finds no box, and is dropped.
+        // `raw` is dropped after this function. An event that comes until then finds no box, and is dropped.
     }
 }
 
@@ -542,7 +549,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
 
-    /// A waker that panics the first time, and counts.
+    /// A waker that counts its calls, and panics at the first.
     struct Fuse(AtomicUsize);
 
     impl Wake for Fuse {
@@ -560,7 +567,7 @@ mod tests {
         assert_eq!(fuse.0.load(Ordering::Relaxed), 3);
     }
 
-    /// An edge-triggered loop gets no further edge for events that it left in the channel.
+    /// An edge-triggered loop gets no further edge of the channel's descriptor for events that a `poll` has left there.
     #[test]
     fn an_event_loop_is_woken_again_for_what_a_batch_has_left() {
         let mut mail = Mail { for_loop: Some(Waker::new().unwrap()), ..Mail::default() };

@@ -71,8 +71,7 @@ impl Idle<Datagrams> {
 }
 
 impl<K> Idle<K> {
-    /// Sets the type of service of the connection's packets: the upper six bits are the differentiated services code
-    /// point.
+    /// Sets the type of service of the packets: the upper six bits are the differentiated services code point.
     ///
     /// # Errors
     ///
@@ -84,7 +83,7 @@ impl<K> Idle<K> {
     }
 
     /// Lets the identifier bind to a port that another identifier is bound to already. Two listeners never share a
-    /// port, even with this.
+    /// port, even with this option.
     ///
     /// # Errors
     ///
@@ -94,7 +93,7 @@ impl<K> Idle<K> {
         self.id.raw.set_option(IdOption::ReuseAddress(is_on))
     }
 
-    /// Sets how long the queue pair waits for an acknowledgement. The default is the estimate of the path.
+    /// Sets how long the queue pair waits for an acknowledgement. By default, rdma_cm takes the timeout from the path.
     ///
     /// # Errors
     ///
@@ -125,8 +124,8 @@ impl<K> Idle<K> {
         }
     }
 
-    /// Starts to resolve the address: which device and port lead there, and by which route. Each of the two steps takes
-    /// at most `timeout`.
+    /// Starts to resolve the address: first which device and port lead there, then the route. Each of these two steps
+    /// takes at most `timeout`.
     ///
     /// `rdma_resolve_addr(3)` and `rdma_resolve_route(3)`.
     ///
@@ -169,7 +168,7 @@ impl<K> Idle<K> {
     }
 }
 
-/// An identifier whose address, and then the route to it, is being resolved. Dropping it gives up at once.
+/// An identifier that resolves an address, and then the route to it. Dropping it gives up at once.
 #[derive(Debug)]
 pub struct Resolving<K = Connections> {
     pub(super) id: Identifier,
@@ -183,8 +182,9 @@ impl<K> Resolving<K> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Address`], with the identifier, which can resolve again (but not bind, since it already has a port);
-    /// [`Cause::Route`]; [`Cause::TimedOut`].
+    /// [`Cause::Address`]: the error returns the identifier, which can resolve again (but not bind, since it already
+    /// has a port). [`Cause::Route`]; [`Cause::TimedOut`]; [`Cause::DeviceRemoved`]; [`Cause::Call`]: the identifier
+    /// has ended.
     pub fn wait(self, timeout: Duration) -> Result<Resolved<K>, Failed<Option<Idle<K>>>> {
         match self.go_on(Patience::of(timeout))? {
             Progress::Done(resolved) => Ok(resolved),
@@ -261,10 +261,10 @@ impl<K> Resolved<K> {
 }
 
 impl Resolved {
-    /// Asks the peer for a connection. Post receives first, if the peer's first message needs one.
+    /// Asks the peer for a connection. If the peer's first message needs a receive, post one before this call.
     ///
-    /// `rdma_connect(3)`. This returns at once. On iWARP, a thread of the library makes the call, which connects a TCP
-    /// stream; if it fails, [`Connecting::wait`] says so.
+    /// `rdma_connect(3)`. This returns at once. On iWARP, a thread of the library calls `rdma_connect`, which connects
+    /// a TCP stream. If `rdma_connect` fails there, [`Connecting::wait`] returns the error.
     ///
     /// # Errors
     ///
@@ -280,7 +280,7 @@ impl Resolved {
         if let Err(cause) = same_device(&self.device, &pair) {
             return Err(Failed { value: (self, pair), cause });
         }
-        // On iWARP, a thread makes the call and could not return the identifier.
+        // Checked first: after a failure on iWARP, the thread that owns the identifier could not give it back.
         if self.id.events.is_removed() {
             return Err(Failed { value: (self, pair), cause: Cause::DeviceRemoved });
         }
@@ -314,12 +314,12 @@ impl Resolved {
 /// # iWARP
 ///
 /// Until the TCP stream is connected, a thread of the library owns the queue pair. If this side gives up before that,
-/// by a timeout or a drop, the pair is destroyed by that thread, and its receives are dropped: when the stream is
+/// by a timeout or a drop, that thread destroys the pair and drops its receives. It does so when the stream is
 /// connected, or when the system gives up (after two minutes or more: `net.ipv4.tcp_syn_retries`).
 ///
-/// After that, the device holds the pair until the peer answers, or for 10 s (Linux) if the peer does not answer. Until
-/// then, destroying the pair blocks: when this value is dropped, and when the pair that comes back from a timed-out
-/// [`wait`](Self::wait) is dropped. Drop such a pair on a thread that may block.
+/// Once the stream is connected, the device holds the pair until the peer answers, or for 10 s (Linux) if the peer does
+/// not answer. During this time, destroying the pair blocks. So the drop of this value may block, and also the drop of
+/// the pair that a timed-out [`wait`](Self::wait) gave back. Drop them on a thread that may block.
 #[derive(Debug)]
 pub struct Connecting<B, T = ReliableConnection> {
     pub(super) asked: Asked<B, T>,
@@ -337,8 +337,8 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
     /// # Errors
     ///
     /// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error. On iWARP it is in Init only if
-    /// there was no TCP stream: the host has refused it, did not answer, or cannot be reached. It does not come back
-    /// ([`AnyQueuePair::Vacant`]) if this side gives up while TCP connects.
+    /// there was no TCP stream: the host refused the stream, did not answer, or cannot be reached. On iWARP the pair
+    /// does not come back ([`AnyQueuePair::Vacant`]) if this call gives up while TCP still connects.
     pub fn wait(self, timeout: Duration) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
         match self.go_on(Patience::of(timeout))? {
             Progress::Done(connection) => Ok(connection),
@@ -364,7 +364,8 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
             Err(error) => return Err(self.give_up(Cause::Call(error))),
         };
         match found {
-            // The device may be removed at any time. Every other end follows the call.
+            // The device may be removed while the thread of iWARP is still in its call. Every other end comes only
+            // after the call, so `join` may be called.
             Meaning::End(cause @ Cause::DeviceRemoved) => Err(self.give_up(cause)),
             Meaning::End(cause) => {
                 let (_id, pair) = self.asked.join();
@@ -384,7 +385,7 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
         Failed { value, cause }
     }
 
-    /// iWARP: the call of the thread has failed.
+    /// iWARP: the thread's call of `rdma_connect` has failed.
     fn not_asked(self, error: VerbError) -> Failed<AnyQueuePair<B, T>> {
         let (id, pair) = self.asked.join();
         let (cause, had_stream) = match error.errno() {
@@ -394,8 +395,8 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
             libc::ECONNRESET | libc::EPIPE => (Cause::PeerGone(error), true),
             _ => (id.events.cause_of(error), true),
         };
-        // ASSUMPTION: without a TCP stream, the device does nothing to the pair. A device that has moved it already
-        // says so.
+        // ASSUMPTION: without a TCP stream, the device does nothing to the pair. If a device has moved the pair all the
+        // same, `query_state` returns Error.
         let is_moved = had_stream || matches!(pair.query_state(), Ok(DeviceState::Error));
         Failed { value: after_failure(pair, is_moved), cause }
     }
@@ -405,7 +406,7 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
         let Self { asked, parameters, depths: [serves, starts], .. } = self;
         let (mut id, pair) = asked.join();
         let [serves, starts] = [agreed(serves, answer.responder_resources), agreed(starts, answer.initiator_depth)];
-        // The peer may have ended since its answer. Then the calls below fail, and the channel says why.
+        // The peer may have ended since its answer. Then the calls below fail, and an event of the identifier says why.
         let up = bring_up(&*id.raw, pair, [serves, starts], parameters.min_rnr_timer).map_err(|failed| {
             let Failed { value, cause } = failed;
             let cause =

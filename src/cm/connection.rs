@@ -22,14 +22,14 @@ use std::time::{Duration, Instant};
 /// and then, or has a thread that waits in [`wait_end`](Self::wait_end). When the connection has ended, either call
 /// moves the pair to Error, so that every request in flight comes back as flushed.
 ///
-/// Dropping it disconnects and destroys the pair.
+/// Dropping the connection disconnects, and destroys the pair.
 #[derive(Debug)]
 pub struct Connection<B, T = ReliableConnection> {
     /// The queue pair.
     ///
-    /// A program that moves the pair out of the connection, for example to [split](QueuePair::split) it, keeps `link`:
-    /// dropping `link` ends the connection. On most devices the pair then stays in Ready To Send without a peer, and
-    /// its receives never complete.
+    /// A program that moves the pair out of the connection, for example to [split](QueuePair::split) it, must keep
+    /// `link`: dropping `link` ends the connection. On most devices the pair then stays in Ready To Send without a
+    /// peer, and its receives never complete.
     pub pair: QueuePair<B, ReadyToSend, T>,
     /// The private data that the peer sent with its connect or accept.
     pub data: PeerData,
@@ -37,7 +37,7 @@ pub struct Connection<B, T = ReliableConnection> {
     pub link: Link,
 }
 
-/// rdma_cm's part of a connection, its identifier. Dropping it disconnects, which tells the peer.
+/// rdma_cm's part of a connection: the identifier. Dropping the link disconnects, which tells the peer.
 ///
 /// A program that has moved the pair out of its [`Connection`] asks the link whether the connection has ended. If it
 /// has, the program must move the pair to Error.
@@ -60,7 +60,6 @@ enum End {
 }
 
 impl End {
-    /// The [`Cause`] for this end.
     fn cause(&self) -> Cause {
         match self {
             Self::Disconnected => Cause::Disconnected,
@@ -114,7 +113,8 @@ impl Link {
     }
 
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
-        // After the end there is nothing to wait for. This only takes the events of other identifiers from the channel.
+        // After the end there is nothing to wait for. This call still takes the events of other identifiers from the
+        // channel.
         let patience = if self.end.is_some() { Patience::None } else { patience };
         loop {
             let found = match next(&self.id.events, Phase::Connected, patience) {
@@ -180,7 +180,7 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
         let had_ended = self.link.end.is_some();
         let end = self.link.end_by(patience)?;
         if end.is_some() && !had_ended {
-            // This may fail: the device may have moved the pair by itself, or the device may have been removed.
+            // An error is ignored: the device may have moved the pair by itself, or may have been removed.
             let _ = self.pair.end_traffic();
         }
         Ok(end)
@@ -192,7 +192,7 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
         self.link.take_advice()
     }
 
-    /// Ends the connection. It tells the peer and moves the pair to Error, so that every request in flight comes back
+    /// Ends the connection: tells the peer, and moves the pair to Error, so that every request in flight comes back
     /// from the poller as flushed.
     ///
     /// `rdma_disconnect(3)`. Call [`QueuePair::drain`] next, then destroy or reset the pair.
@@ -204,7 +204,8 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     #[allow(clippy::result_large_err, reason = "the connection comes back")]
     pub fn disconnect(self) -> Result<Disconnected<B, T>, Failed<Self>> {
         let Self { pair, data, mut link } = self;
-        // If this fails, the peer learns of the end when the identifier is destroyed, or from `wait_for_number`.
+        // If this call fails, the peer learns of the end when `wait_for_number` tells it, or when the identifier is
+        // destroyed.
         let is_told = link.id.raw.disconnect().is_ok();
         match pair.into_error() {
             Ok(pair) => {
@@ -229,16 +230,16 @@ pub struct Disconnected<B, T = ReliableConnection> {
     /// The queue pair: drain it to get every buffer back.
     pub pair: QueuePair<B, Errored, T>,
     id: Identifier,
-    /// rdma_cm has taken the disconnect.
+    /// `rdma_disconnect` has succeeded, and need not be called again.
     is_told: bool,
     /// The pair's number may be used again.
     is_free: bool,
 }
 
 impl<B: Brand, T: Reliable> Disconnected<B, T> {
-    /// Waits until the pair's number may be used again, at most for `timeout`. Returns false if the timeout passed
-    /// because the peer has not disconnected, or if the device was removed. On iWARP the number may be used again at
-    /// once.
+    /// Waits until the pair's number may be used again, at most for `timeout`. Returns false if the number is
+    /// still in use then, for example because the peer has not disconnected, or if the device was removed. On iWARP the
+    /// number may be used again at once.
     ///
     /// If [`disconnect`](Connection::disconnect) could not tell rdma_cm of the end, this call tries again.
     ///
@@ -252,7 +253,7 @@ impl<B: Brand, T: Reliable> Disconnected<B, T> {
         }
         let deadline = Instant::now().checked_add(timeout);
         loop {
-            // An earlier call, or a poll of the connection, may have taken the event that says so.
+            // An earlier call, or a poll of the connection, may have taken the event that reports the removal.
             if self.id.events.is_removed() {
                 return Ok(false);
             }
@@ -270,7 +271,7 @@ impl<B: Brand, T: Reliable> Disconnected<B, T> {
                 None | Some(RawEventKind::DEVICE_REMOVAL) => return Ok(false),
                 Some(RawEventKind::TIMEWAIT_EXIT) => self.is_free = true,
                 // If both sides began to disconnect at the same time, each has to answer the other. In all other cases
-                // this does nothing.
+                // another disconnect does nothing.
                 Some(RawEventKind::DISCONNECTED) => self.is_told = false,
                 Some(_) => {}
             }

@@ -9,7 +9,7 @@ use crate::verb_error::VerbError;
 use std::time::Duration;
 use std::{error, fmt, io};
 
-/// A call of rdma_cm that failed before anything was asked of a peer.
+/// Why a call failed that asks nothing of a peer: opening a channel, making an identifier, listening, taking a request.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmError {
@@ -37,7 +37,7 @@ pub enum CmError {
     /// The timeout passed.
     #[error("nothing happened within {0:?}")]
     TimedOut(Duration),
-    /// The device was removed: drop what was made from it.
+    /// The device was removed: drop everything that was made from it.
     #[error("the device was removed: drop everything that was made from it")]
     DeviceRemoved,
 }
@@ -125,7 +125,7 @@ pub enum Cause {
         /// The rdma-core release of the installed librdmacm.
         release: u32,
     },
-    /// The queue pair completes on another completion queue than that of the shared poller.
+    /// The queue pair completes on a completion queue that is not the queue of the shared poller.
     #[error("the queue pair completes on another completion queue: use the shared poller of its own")]
     OtherQueue,
     /// The device is an iWARP device, and iWARP has no datagrams.
@@ -176,7 +176,7 @@ pub enum Cause {
     /// The peer has disconnected, or its process has ended.
     #[error("the peer has disconnected, or its process has ended (see docs/failures.md#disconnected)")]
     Disconnected,
-    /// The device was removed: drop what was made from it.
+    /// The device was removed: drop everything that was made from it.
     #[error("the device was removed: drop everything that was made from it")]
     DeviceRemoved,
     /// The timeout passed.
@@ -205,7 +205,8 @@ impl Cause {
     }
 }
 
-/// Why a peer rejected a connection: the number of the specification (IBTA, 12.6.7.2), or on iWARP a negative `errno`.
+/// Why a peer rejected a connection: the reason code of the IBTA specification (12.6.7.2), or on iWARP a negative
+/// `errno`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RejectReason(pub i32);
 
@@ -214,7 +215,7 @@ impl RejectReason {
     pub const CONSUMER: Self = Self(28);
     /// Nobody listens on that port.
     pub const NO_SUCH_SERVICE: Self = Self(8);
-    /// The peer still has a connection of a queue pair with that number.
+    /// The peer still has an earlier connection to a queue pair with the same number.
     pub const STALE_CONNECTION: Self = Self(10);
 }
 
@@ -245,7 +246,7 @@ impl fmt::Display for RejectReason {
     }
 }
 
-/// Why a lookup was not answered: the number of the specification (IBTA, 12.11.2.1).
+/// Why a lookup was not answered with a queue pair: the status code of the IBTA specification (12.11.2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LookupReason(pub i32);
 

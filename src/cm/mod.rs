@@ -1,8 +1,8 @@
 //! Connecting by address: rdma_cm, with a type for each state of an identifier.
 //!
-//! librdmacm aborts the process when a program makes one of four calls in a wrong state, and it hangs on an event that
-//! was not acknowledged. Here each state has only the methods that are legal in it, and events are acknowledged before
-//! the program sees them.
+//! librdmacm aborts the process when a program makes one of four calls in a wrong state. It also hangs when a program
+//! destroys an identifier before it has acknowledged the identifier's events. Here each state has only the methods that
+//! are legal in it, and the library acknowledges each event before the program sees it.
 //!
 //! ```text
 //! client   Idle ── resolve ──▶ Resolving ──▶ Resolved ── connect(pair) ──▶ Connecting ──▶ Connection
@@ -14,10 +14,10 @@
 //! groups   Idle ── bind ──▶ Bound ── join ──▶ Joining ──▶ Membership ── attach(&mut pair), recipient
 //! ```
 //!
-//! [`connect`] and [`listen`] do the usual steps in one call; for datagrams, [`look_up`] and [`serve`] do. A pair goes
-//! into `connect` or `accept` in Init. It comes back in Ready To Send in the [`Connection`], or in the error. Each type
-//! that waits has a method `wait` with a timeout, and a method `poll` for event loops, which watch the
-//! [`Channel::readiness`].
+//! [`connect`] and [`listen`] do the usual steps in one call; for datagrams, [`look_up`] and [`serve`] do. `connect`
+//! and `accept` take a pair in Init. On success, the [`Connection`] has the pair in Ready To Send; a failure returns it
+//! with the error. Each type that waits has a method `wait` with a timeout, and a method `poll` for an event loop that
+//! watches [`Channel::readiness`].
 //!
 //! On iWARP the side that connects must send the first message, and the other side waits for it (RFC 5044). Each
 //! message also needs a receive that was posted before.
@@ -125,9 +125,9 @@ pub enum Connections {}
 
 /// The kind of identifiers for datagrams.
 ///
-/// A datagram needs no connection. Instead, a client looks up a service: rdma_cm tells it the number of the queue pair
-/// that takes the datagrams of the service, the path to the pair and its queue key. The server answers each lookup with
-/// the number of a pair; that may be one pair for all clients, or one for each. The key is always
+/// A datagram needs no connection. Instead, a client looks up a service: rdma_cm tells the client the number of the
+/// queue pair that takes the datagrams of the service, the path to that pair, and its queue key. The server answers
+/// each lookup with the number of a pair. It may use one pair for all clients, or one for each. The key is always
 /// [`Qkey::CONNECTION_MANAGER`](crate::number::Qkey::CONNECTION_MANAGER).
 #[derive(Debug)]
 pub enum Datagrams {}
@@ -176,8 +176,8 @@ pub fn connect<B: Brand, T: Reliable>(
         .map_err(|failed| Failed { cause: of_all(failed.cause, timeout), ..failed })
 }
 
-/// The cause of a step that ran with what remained of `timeout`. A timeout is reported as the whole `timeout`, which is
-/// what the program passed.
+/// The cause of a step that had only the rest of `timeout`. If the step timed out, the error reports the whole
+/// `timeout`, since that is what the program passed.
 fn of_all(cause: Cause, timeout: Duration) -> Cause {
     if matches!(cause, Cause::TimedOut(_)) { Cause::TimedOut(timeout) } else { cause }
 }
@@ -275,10 +275,10 @@ fn same_device<B: Brand, S: State, T: Transport>(bound: &BoundDevice, pair: &Que
     Err(wrong_device(bound, format!("{} port {port}", other.as_deref().unwrap_or(&bound.name))))
 }
 
-/// If `context` is not the device that the identifier is bound to, the name of the device that it is.
+/// The name of the device of `context`, if that is not the device that the identifier is bound to; otherwise `None`.
 ///
 /// The devices are compared by their names and their node GUIDs, since a new device may get the name of one that was
-/// removed. A device without a GUID, or one that does not answer because it was removed, is known by its name alone.
+/// removed. If a device has no GUID, or does not answer because it was removed, only the names are compared.
 fn name_of_other(bound: &BoundDevice, context: &Context) -> Option<String> {
     let key = &context.0.device;
     if !key.is(&bound.name, bound.fabric) {
@@ -327,16 +327,18 @@ fn after_failure<B: Brand, T: Transport>(pair: QueuePair<B, Init, T>, is_iwarp: 
     if is_iwarp { errored(pair) } else { pair.into() }
 }
 
-/// The cause of a call that failed: the end of the peer, or another reason.
+/// The cause of a failed call: the peer is gone, or another reason.
 fn peer_gone(error: VerbError) -> Cause {
     match error.errno() {
-        // On iWARP, the TCP stream returns the last three.
+        // The last three come from the TCP stream of iWARP.
         libc::EINVAL | libc::ECONNRESET | libc::ENOTCONN | libc::EPIPE => Cause::PeerGone(error),
         _ => Cause::Call(error),
     }
 }
 
-/// As [`peer_gone`], of a call about `pair`. If its device was removed, rdma_cm answers as if the peer had gone.
+/// Like [`peer_gone`], for a call that concerns `pair`. After a removal of the pair's device, rdma_cm returns the
+/// errors that otherwise mean that the peer is gone. So this function also queries the pair, which fails if the device
+/// is gone.
 fn someone_gone<B: Brand, S: State, T: Transport>(error: VerbError, pair: &QueuePair<B, S, T>) -> Cause {
     match peer_gone(error) {
         Cause::PeerGone(_) if pair.query_state().is_err() => Cause::DeviceRemoved,
@@ -362,7 +364,7 @@ mod tests {
     use crate::{Checked, Limits, ReliableConnection};
     use std::net::Ipv6Addr;
 
-    /// A device that was removed, and another one that got its name.
+    /// A device was removed, and another one got its name.
     #[test]
     fn a_device_with_the_name_of_another_is_not_taken_for_it() {
         let context = Context::open_on(&Fabric::new(), "soft0").unwrap();
@@ -376,7 +378,7 @@ mod tests {
         let bound = Idle::new(&Channel::open(&context).unwrap()).unwrap().bind((at, 0).into()).unwrap();
         let bound = bound.id.raw.device().unwrap();
         assert!(same_device(&bound, &pair).is_ok());
-        // A GUID of 0 says nothing.
+        // A GUID of 0 means that the device has none, so only the names count.
         assert!(same_device(&BoundDevice { guid_be: 0, ..bound.clone() }, &pair).is_ok());
         let other = BoundDevice { guid_be: !bound.guid_be, ..bound };
         let Err(Cause::OtherDevice { wanted, found }) = same_device(&other, &pair) else { panic!("another device") };

@@ -34,7 +34,7 @@ impl<K> Bound<K> {
         Self { id, kind: PhantomData }
     }
 
-    /// The address that it is bound to, with the actual port.
+    /// The address that the identifier is bound to, with the actual port.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.id.raw.local_address()
     }
@@ -64,7 +64,8 @@ impl<K> Bound<K> {
     }
 }
 
-/// Takes connect requests. Dropping it rejects the requests that were not taken; connections that it accepted go on.
+/// Takes connect requests. Dropping the listener rejects the requests that were not taken. Connections that were
+/// accepted go on.
 #[derive(Debug)]
 pub struct Listener<K = Connections> {
     pub(super) id: Identifier,
@@ -74,7 +75,7 @@ pub struct Listener<K = Connections> {
 }
 
 impl<K> Listener<K> {
-    /// The address that it is bound to, with the actual port.
+    /// The address that the listener is bound to, with the actual port.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.id.raw.local_address()
     }
@@ -98,8 +99,8 @@ impl<K> Listener<K> {
     }
 
     fn take(&mut self, patience: Patience) -> Result<Option<Request<K>>, CmError> {
-        // After a removal no request can arrive, so there is nothing to wait for. The loop still takes the events of
-        // other identifiers from the channel.
+        // After a removal no request comes, so this call does not wait. It still takes the events of other identifiers
+        // from the channel.
         let patience = if self.is_removed { Patience::None } else { patience };
         loop {
             match next(&self.id.events, Phase::Listening, patience)? {
@@ -124,7 +125,8 @@ impl<K> Listener<K> {
     }
 }
 
-/// A request of a peer for a connection, or for the pair that takes its datagrams. Dropping it rejects the request.
+/// A peer's request for a connection, or for the queue pair that takes the peer's datagrams. Dropping it rejects the
+/// request.
 ///
 /// The peer may have ended in the meantime; [`accept`](Request::accept) reports that.
 #[derive(Debug)]
@@ -178,8 +180,8 @@ impl Request {
         self.id.raw.reject(data.as_bytes())
     }
 
-    /// Brings the pair to Ready To Send and accepts the request. Post receives first, if the peer's first message needs
-    /// one.
+    /// Brings the pair to Ready To Send and accepts the request. If the peer's first message needs a receive, post one
+    /// before this call.
     ///
     /// `rdma_accept(3)`. The request is consumed in any case: if the accept fails, the peer is told that it was
     /// rejected.
@@ -214,7 +216,8 @@ impl Request {
                 id.events.set_polled(true);
                 Ok(Accepting { id, pair, data: peer_data })
             }
-            // An iWARP device moves the pair before it answers the peer, so the accept may fail afterwards.
+            // An iWARP device moves the pair before it answers the peer. So the pair may have left Init although the
+            // accept failed, and `down` moves it to Error.
             Err(error) => {
                 let cause = match &pair {
                     Rising::Up(pair) => someone_gone(error, pair),
@@ -226,15 +229,15 @@ impl Request {
     }
 }
 
-/// The pair of an accept.
+/// The pair of an accept: in Ready To Send, or still to be moved there by the device.
 #[derive(Debug)]
 pub(super) enum Rising<B, T> {
     Up(QueuePair<B, ReadyToSend, T>),
-    /// On iWARP the device moves the pair later, and the pair then gets this depth of reads.
+    /// On iWARP the device moves the pair by itself. The depth is how many reads this side may have outstanding then.
     ByDevice(QueuePair<B, Init, T>, ReadDepth),
 }
 
-/// A request that was accepted. It waits for the peer to be ready.
+/// A request that was accepted, until the peer is ready.
 #[derive(Debug)]
 pub struct Accepting<B, T = ReliableConnection> {
     pub(super) id: Identifier,
@@ -271,7 +274,7 @@ impl<B: Brand, T: Reliable> Accepting<B, T> {
     /// `rdma_notify(3)`, `IBV_EVENT_COMM_EST`.
     #[doc(alias = "rdma_notify")]
     pub fn message_arrived(&mut self) {
-        // `notify_established` fails if the connection is established already; that is no error here.
+        // `notify_established` fails if the connection is established already. Then there is nothing to tell.
         let _ = self.id.raw.notify_established();
     }
 
@@ -287,7 +290,7 @@ impl<B: Brand, T: Reliable> Accepting<B, T> {
             Rising::Up(pair) => pair,
             Rising::ByDevice(pair, starts) => match pair.moved_by_cm(starts) {
                 Ok(pair) => pair,
-                // The peer may have ended since.
+                // The peer may have ended since the event.
                 Err(error) => {
                     let cause = why_not_adopted(&self.id.events, Phase::Accepting, error.source);
                     return Err(Failed { value: errored(error.queue_pair), cause });

@@ -1,4 +1,4 @@
-//! What the async layer needs of the types that wait.
+//! What `aio` needs of the types that wait for events.
 
 use super::channel::Events;
 use super::error::Failed;
@@ -8,15 +8,15 @@ use crate::queue::AnyQueuePair;
 use crate::queue::transport::Reliable;
 use crate::verb_error::VerbError;
 
-/// A state of an identifier that goes on with an event.
+/// A state of an identifier that waits for an event.
 pub(crate) trait Step: Sized {
-    /// What it becomes.
+    /// The state that follows.
     type Next;
-    /// Why it does not.
+    /// Why the next state was not reached.
     type Error;
     /// The events of the identifier.
     fn events(&self) -> &Events;
-    /// Goes on, if the event has come.
+    /// Moves to the next state, if the event has come.
     fn step(self) -> Result<Progress<Self, Self::Next>, Self::Error>;
 }
 
@@ -54,7 +54,7 @@ impl<B: Brand, T: Reliable> Step for Accepting<B, T> {
 }
 
 impl<B: Brand, T: Reliable> Accepting<B, T> {
-    /// Gives the peer up. The pair comes back.
+    /// Gives up the connection. The pair comes back, in Error.
     pub(crate) fn give_up(self, cause: Cause) -> Failed<AnyQueuePair<B, T>> {
         Failed { value: self.pair.down(), cause }
     }
@@ -71,7 +71,7 @@ impl Link {
         &self.id.events
     }
 
-    /// Tells the peer that the connection ends. This fails only if it has ended already.
+    /// Tells the peer that the connection ends. This fails if the connection has ended already.
     pub(crate) fn disconnect(&mut self) -> Result<(), VerbError> {
         self.id.raw.disconnect()
     }

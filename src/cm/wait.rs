@@ -60,8 +60,9 @@ pub(super) fn answer_with_path(
     }
 }
 
-/// Why a step failed: the cause that the identifier's next event gives, or `cause` if there is no event yet. When a
-/// peer ends, the calls of this side fail before anybody has read the event that reports the end.
+/// Why a step failed. If the next event of the identifier has come and reports an end, this is the cause of that end;
+/// otherwise it is `cause`. When a peer ends, calls of this side may fail before anybody has read the event that
+/// reports the end.
 pub(super) fn why(events: &Events, phase: Phase, cause: Cause) -> Cause {
     match next(events, phase, Patience::None) {
         Ok(Some((Meaning::End(told), _))) => told,

@@ -125,11 +125,11 @@ mod tests {
         }
     }
 
-    /// Two identifiers.
+    /// The keys of two identifiers.
     const ONE: u64 = 1;
     const OTHER: u64 = 2;
 
-    /// An inbox with the boxes of both.
+    /// An inbox with the boxes of both identifiers.
     fn inbox() -> Arc<Inbox> {
         let mut mail = Mail::default();
         assert_eq!([mail.add(), mail.add()], [ONE, OTHER]);
@@ -138,7 +138,7 @@ mod tests {
         Arc::new(Inbox { raw: Arc::new(Events), mail: Mutex::new(mail), turn: Condvar::new(), sleeper })
     }
 
-    /// The kernel gets an event of an identifier.
+    /// An event of the identifier arrives at the kernel.
     fn arrives(key: u64) {
         KERNEL.change(|kernel| kernel.events.push_back(key));
     }
@@ -148,7 +148,8 @@ mod tests {
         assert_eq!(event.map(|event| event.key), Some(key));
     }
 
-    /// Runs the threads while the events of `arriving` come in, in every order with at most `bound` preemptions.
+    /// Runs one thread for each of `doings` while the events of `arriving` come in. Loom tries every interleaving with
+    /// at most `bound` preemptions.
     fn model<const N: usize>(bound: usize, doings: [fn(&Inbox); N], arriving: &'static [u64]) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(bound);
@@ -166,7 +167,7 @@ mod tests {
     }
 
     /// One of the two threads sleeps on the descriptor. Whichever event arrives first, the other thread still gets its
-    /// event after the first one has returned.
+    /// own event after the sleeper has returned.
     #[test]
     fn no_event_is_slept_over() {
         model(3, [|inbox| wait(inbox, ONE), |inbox| wait(inbox, OTHER)], &[OTHER, ONE]);
