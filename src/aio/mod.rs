@@ -42,8 +42,8 @@
 //! | dropped | goes home when the request completes | [`Sender::take_stray`]; the oldest is dropped if there are many |
 //! | forgotten | is kept, at most until the poller is dropped | the same |
 //! | the connection is closed first | in the answer of the future | the same |
-//! | nobody asks any more, and the pair is [closed](Sender::close) | goes home | in [`Closed`] |
-//! | none: it was posted for a receive, and the [`Receiver`] is dropped | goes home at a later poll | is dropped then |
+//! | dropped, and then the pair is [closed](Sender::close) | goes home | in [`Closed`], unless it was taken before |
+//! | there is none: a receive was posted, and the [`Receiver`] is dropped | goes home at a later poll | is dropped then |
 //!
 //! In every case, memory is freed or reused only when the device is done with it.
 //!
