@@ -43,7 +43,7 @@
 //! | forgotten | is kept, at most until the poller is dropped | the same |
 //! | the connection is closed first | in the answer of the future | the same |
 //! | dropped, and then the pair is [closed](Sender::close) | goes home | in [`Closed`], unless it was taken before |
-//! | there is none: a receive was posted, and the [`Receiver`] is dropped | goes home at a later poll | is dropped then |
+//! | none: a receive was posted, and the [`Receiver`] is dropped | goes home at a later poll | is dropped then |
 //!
 //! In every case, memory is freed or reused only when the device is done with it.
 //!
