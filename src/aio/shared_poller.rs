@@ -89,7 +89,7 @@ impl<B> SharedPoller<B> {
     }
 
     /// The oldest kept completion of a queue pair that uses the same completion queue and was not [split](Self::split)
-    /// here.
+    /// here, or of a shared receive queue of which there is no [stream](Self::receives_of).
     ///
     /// A program that splits all its pairs here need not call this. If a pair is dropped before it is split, its
     /// receives come out here, except that flushed memory of a [`Pool`](crate::memory::Pool) goes home. At most as many
