@@ -91,10 +91,10 @@ impl<B> SharedPoller<B> {
     /// The oldest kept completion of a queue pair that uses the same completion queue and was not [split](Self::split)
     /// here, or of a shared receive queue of which there is no [stream](Self::receives_of).
     ///
-    /// A program that splits all its pairs here need not call this. If a pair is dropped before it is split, its
-    /// receives come out here, except that flushed memory of a [`Pool`](crate::memory::Pool) goes home. At most as many
-    /// completions are kept as the completion queue has room for. Then the oldest that failed is dropped, or the oldest
-    /// if none failed.
+    /// A program that splits all its pairs here, and makes those streams, need not call this. If a pair is dropped
+    /// before it is split, its receives come out here, except that flushed memory of a [`Pool`](crate::memory::Pool)
+    /// goes home. At most as many completions are kept as the completion queue has room for. Then the oldest that
+    /// failed is dropped, or the oldest if none failed.
     ///
     /// A message that comes before its pair is split is kept here until the split. If a program calls this while a pair
     /// is being connected, it may take a message that is then missing in the connection.
