@@ -1,21 +1,22 @@
-//! What to do once the lock is released.
+//! What must run after a lock was released: wakers, and drops of memory.
 
 use crate::completion::Completion;
 use crate::inflight::SharedLedger;
 use arrayvec::ArrayVec;
 use std::task::Waker;
 
-/// Foreign code, to be run after the lock is released: wakers, and the drop of wakers and of memory.
+/// Wakes, and drops of wakers and of memory, that must run after the lock is released.
 ///
 /// A waker is code of the program's runtime, and a wake may poll the future at once. The drop of memory may be code of
 /// the program too: [`ForeignMemory`](crate::memory::ForeignMemory). Neither may run while this thread holds a lock.
 ///
-/// The drop of this runs what is left, also while a panic of a waker goes up: the others are woken all the same.
+/// The drop of an `After` runs the entries that are left. If a waker panics, the drop runs while the panic unwinds, so
+/// the other wakers are still woken.
 pub(super) struct After<B>(ArrayVec<Todo<B>, ROOM>);
 
 const ROOM: usize = 16;
 
-/// One completion and the rest of an attempt add at most this many entries.
+/// One completion and the end of an attempt add at most this many entries together.
 const ROOM_FOR_ONE: usize = 8;
 
 enum Todo<B> {
@@ -54,7 +55,7 @@ impl<B> After<B> {
         self.push(Todo::DropCompletion(completion));
     }
 
-    /// A shared receive queue that is gone. Its receives are dropped with the last handle.
+    /// Drops a handle of a shared receive queue that is gone. The last handle drops the receives of that queue.
     pub(super) fn drop_shared(&mut self, shared: SharedLedger) {
         self.push(Todo::DropShared(shared));
     }
@@ -64,7 +65,7 @@ impl<B> After<B> {
         debug_assert!(pushed.is_ok(), "callers ask for room first");
     }
 
-    /// Runs everything. The caller holds no lock.
+    /// Runs all entries. The caller must hold no lock.
     pub(super) fn run(&mut self) {
         while let Some(todo) = self.0.pop() {
             match todo {
@@ -75,7 +76,7 @@ impl<B> After<B> {
     }
 }
 
-/// Wakes all, also those after one whose waker panics.
+/// Wakes all wakers. If one panics, those after it are still woken.
 pub(super) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     struct Rest<I: Iterator<Item = Waker>>(I);
     impl<I: Iterator<Item = Waker>> Drop for Rest<I> {
@@ -83,7 +84,7 @@ pub(super) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
             self.0.by_ref().for_each(Waker::wake);
         }
     }
-    // If a waker panics, the drop wakes those that are left.
+    // If a waker panics, the drop of `rest` wakes the others.
     let mut rest = Rest(wakers.into_iter());
     rest.0.by_ref().for_each(Waker::wake);
 }

@@ -25,11 +25,11 @@ use std::time::Duration;
 
 /// A pair that is being closed. The future is ready when every request has come out and the pair is destroyed.
 ///
-/// [`Sender::close`] and [`Connection::close`](super::Connection::close) make it. It has moved the pair to Error before
-/// it exists, so no request goes on. Dropping it destroys the pair at once. Dropping or forgetting it is sound: the
-/// memory of a request stays where the device may use it, and is freed when the device is done.
+/// [`Sender::close`] and [`Connection::close`](super::Connection::close) move the pair to Error, which ends its
+/// requests, and return this future. Dropping the future destroys the pair at once. Dropping or forgetting it is sound:
+/// the memory of a request is freed only when the device is done with it.
 ///
-/// It has no deadline by itself: see [`within`](Self::within) and [`now`](Self::now).
+/// The future has no deadline unless the program sets one: see [`within`](Self::within) and [`now`](Self::now).
 ///
 /// # Examples
 ///
@@ -72,7 +72,7 @@ struct Ending<B: Brand, T: Transport> {
     kicks: u32,
     /// The empty request that brings unsignalled sends back.
     marker: Option<WorkId>,
-    /// Dropped after the pair is destroyed: it ends what the peer knows of the connection.
+    /// The last field, so that the identifier of rdma_cm is dropped after the pair.
     _bond: Bond,
 }
 
@@ -80,7 +80,7 @@ struct Ending<B: Brand, T: Transport> {
 ///
 /// The memory of a request whose future is still alive is not here: it comes out of that future.
 pub struct Closed<B> {
-    /// Why the pair had failed before it was closed, or while it was; `None` if it had not.
+    /// Why the pair failed, before or during the close. `None` if it did not fail, or if the device gave no reason.
     pub first_failure: Option<Status>,
     /// Receives that the program has not fetched, the oldest first. Those that no message came for are flushed.
     pub receives: Vec<Completion<B>>,
@@ -94,7 +94,7 @@ pub struct Closed<B> {
 }
 
 impl<B> Closed<B> {
-    /// All buffers. What is not a [`Buffer`] is dropped, such as lists and shares.
+    /// All buffers. Memory of other kinds is dropped, such as lists and shares.
     pub fn into_buffers(self) -> Vec<Buffer<B>> {
         let all = self.receives.into_iter().chain(self.strays);
         all.filter_map(|completion| match completion.check() {
@@ -164,7 +164,7 @@ impl<B: Brand, T: Transport> Closing<B, T> {
             }
         };
         let first_failure = pair.first_failure();
-        // If this fails, a later kick reports it.
+        // If this kick fails, the next one fails too and ends the wait.
         let _ = pair.kick(0);
         let next_kick = Timer::after(sends.poller(), BETWEEN_KICKS);
         let (pair, kicks, marker) = (Some(pair), 0, None);
@@ -172,13 +172,13 @@ impl<B: Brand, T: Transport> Closing<B, T> {
         Ok(Self { ending: Some(ending), deadline: None })
     }
 
-    /// A closing of nothing: what is closed is gone already.
+    /// A closing that has no pair, because the pair is gone already.
     pub(super) fn of_nothing() -> Self {
         Self { ending: None, deadline: None }
     }
 
-    /// Gives the closing at most `deadline`: after that it destroys the pair, as [`now`](Self::now) does. It needs no
-    /// runtime.
+    /// Limits the wait to `deadline` from now. After that the future destroys the pair, as [`now`](Self::now) does. The
+    /// deadline needs no runtime.
     pub fn within(mut self, deadline: Duration) -> Self {
         self.deadline = self.ending.as_ref().map(|ending| Timer::after(ending.sends.poller(), deadline));
         self
@@ -215,7 +215,8 @@ fn nothing<B>() -> Closed<B> {
 }
 
 impl<B: Brand, T: Transport> Ending<B, T> {
-    /// Ready with true when every request has come out, and with false when none can come out any more.
+    /// Ready with true when every request has come out. Ready with false if the pair is gone, or if the device or the
+    /// completion queue failed: then waiting does not help.
     fn poll_drained(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         let Some(pair) = &mut self.pair else { return Poll::Ready(false) };
         while self.next_kick.poll(context).is_ready() {
@@ -254,7 +255,7 @@ impl<B: Brand, T: Transport> Ending<B, T> {
         receives.map(|result| result.is_ok())
     }
 
-    /// Destroys the pair, and takes what nobody else will take.
+    /// Destroys the pair, and takes the completions that nobody else will take.
     fn finish(mut self, has_drained: bool) -> Closed<B> {
         let mut first_failure = self.first_failure;
         let mut not_destroyed = None;
@@ -290,7 +291,7 @@ impl<B: Brand, T: Transport> fmt::Debug for Closing<B, T> {
 }
 
 impl<B> super::desk::Desk<B> {
-    /// Settles what has come, about `count` completions and a few more, without waiting.
+    /// Settles completions that have come, without waiting: at least `count` of them, if so many have come.
     fn settle_up_to(&self, count: u32) {
         for _ in 0..=count / super::desk::BUDGET {
             let mut context = Context::from_waker(Waker::noop());

@@ -3,15 +3,15 @@
 //! A [`SharedChannel`] is to rdma_cm what a [`SharedPoller`] is to a completion queue: tasks share it, and its
 //! [`ChannelDriver`] sleeps for all. Without a driver everything works too, but futures that wait poll again and again.
 //!
-//! Every step of a connection is the step of the [blocking interface](crate::cm). Dropping a future at any time is
-//! sound: it withdraws the request, and the pair is destroyed. With a deadline the pair comes back instead.
+//! A connection takes the same steps as in the [blocking interface](crate::cm). A future may be dropped at any time:
+//! that withdraws its request and destroys the pair. If the timeout passes instead, the pair comes back in the error.
 //!
 //! # iWARP
 //!
-//! There, a connect that times out while TCP connects does not give the pair back: see [`cm::Connecting`]. The drop of
-//! a connect whose future was dropped may block for 10 s. Inside a tokio runtime (feature `tokio`) this happens on a
-//! thread for blocking calls; without tokio it blocks the thread. A pair that comes back after a timeout is the
-//! program's to drop, on a thread that may block.
+//! On iWARP, a connect that times out while TCP connects does not give the pair back: see [`cm::Connecting`]. If the
+//! future of a connect is dropped, the drop may block for 10 s. Inside a tokio runtime (feature `tokio`) it blocks a
+//! thread for blocking calls, and elsewhere the thread that drops the future. If a pair comes back after a timeout, the
+//! program must drop it on a thread that may block.
 #![forbid(unsafe_code)]
 #![allow(clippy::result_large_err, reason = "an error gives the pair back, and no step is on the data path")]
 
@@ -139,7 +139,7 @@ impl SharedChannel {
         lock(&self.shared.state).has_driver
     }
 
-    /// Lets the driver wake the task at the next event of the identifier. False if there is an event already.
+    /// Registers the task to be woken by the next event of the identifier. False if there is an event already.
     fn sleep(&self, events: &crate::cm::Events, context: &task::Context<'_>) -> bool {
         if !events.wake_by_next(context.waker()) {
             return false;
@@ -148,7 +148,8 @@ impl SharedChannel {
         let mut state = lock(&self.shared.state);
         let (is_driven, driver) = (state.has_driver, if has_timer { state.driver.take() } else { None });
         drop(state);
-        // A channel that must be looked at without an event needs its driver to know that somebody waits.
+        // The kernel does not announce the next event of this channel, so the driver must look at the channel after
+        // some time. The driver is woken to learn of that time.
         if let Some(driver) = driver {
             driver.wake();
         }
@@ -158,7 +159,7 @@ impl SharedChannel {
         true
     }
 
-    /// Takes a step as soon as its event has come.
+    /// Waits until a step is done, has failed, or the timer is over.
     async fn go_on<S: Step + Send + 'static, B>(&self, step: S, off_loop: bool, timer: &mut Timer<B>) -> Went<S> {
         let mut held = Held { step: Some(step), off_loop };
         poll_fn(|context| {
@@ -186,8 +187,8 @@ impl SharedChannel {
     /// Connects the pair to whoever listens at `address`, within `timeout`. The peer reads `data` with
     /// [`Request::data`].
     ///
-    /// Host names are the program's to resolve, since that may block. Post receives first, if the peer's first message
-    /// needs one.
+    /// The program must resolve host names itself, since that may block. If the peer sends first, post receives before
+    /// this call.
     ///
     /// # Errors
     ///
@@ -275,7 +276,7 @@ enum Went<S: Step> {
     Late(S),
 }
 
-/// A step that waits. On iWARP, its drop may block, so it must not happen on a thread that runs tasks.
+/// A step that waits. On iWARP the drop of a step may block, so a thread that runs tasks must not do it.
 struct Held<S: Send + 'static> {
     step: Option<S>,
     off_loop: bool,
@@ -307,12 +308,12 @@ fn on_poller<B: Brand, S: State, T: Transport>(
     Err(Failed { value: pair.into(), cause: Cause::OtherQueue })
 }
 
-/// A timeout is reported as the whole time, which is what the program passed.
+/// Reports a timeout with `timeout`, the whole time that the program passed, and not with the time of one step.
 fn of_all(cause: Cause, timeout: Duration) -> Cause {
     if matches!(cause, Cause::TimedOut(_)) { Cause::TimedOut(timeout) } else { cause }
 }
 
-/// Takes connect requests. Dropping it rejects the requests that were not taken; connections that it accepted go on.
+/// Takes connect requests. Dropping the listener rejects the requests that were not taken. Accepted connections go on.
 #[derive(Debug)]
 pub struct Listener {
     // Dropped before `channel`, whose drop may end the driver.
@@ -321,12 +322,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// The address that it is bound to, with the actual port.
+    /// The address that the listener is bound to, with the actual port.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.inner.local_address()
     }
 
-    /// The next request. A wait holds nothing, so it may be dropped at any time.
+    /// The next request. Dropping the future loses no request.
     ///
     /// # Errors
     ///
@@ -348,7 +349,7 @@ impl Listener {
     }
 }
 
-/// A request of a peer for a connection. Dropping it rejects it.
+/// A request of a peer for a connection. Dropping the request rejects it.
 #[derive(Debug)]
 pub struct Request {
     inner: cm::Request,
@@ -361,7 +362,7 @@ impl Request {
         self.inner.data()
     }
 
-    /// The name of the device that the request came by: the queue pair must be one of that device.
+    /// The name of the device that received the request. The queue pair must be of that device.
     pub fn device(&self) -> &str {
         self.inner.device()
     }
@@ -380,8 +381,8 @@ impl Request {
         self.inner.reject(data)
     }
 
-    /// Accepts the request, and waits until both sides are connected, at most for `timeout`. Post receives first, if
-    /// the peer's first message needs one.
+    /// Accepts the request, and waits until both sides are connected, at most for `timeout`. If the peer sends first,
+    /// post receives before this call.
     ///
     /// # Errors
     ///
@@ -435,7 +436,7 @@ impl CmBond {
     }
 
     pub(super) fn poll_end(&mut self, context: &mut task::Context<'_>) -> Poll<End> {
-        // If there is a driver, it takes the events from the kernel, so no system call is needed here.
+        // If there is a driver, the driver takes the events from the kernel, and this task needs no system call.
         if self.channel.is_driven() && self.channel.sleep(self.link.events(), context) {
             return Poll::Pending;
         }
@@ -469,14 +470,14 @@ fn of_cause(cause: Cause) -> End {
 /// Sleeps on the channel for all tasks that wait for its events.
 ///
 /// Run it with [`run_on_thread`](Self::run_on_thread), or as a task with `interlock::aio::cm::spawn` (feature `tokio`).
-/// It ends by itself with the last [`SharedChannel`], [`Listener`], [`Request`] and [`Connection`]. Dropping it early
-/// loses nothing: all who wait poll by themselves from then on.
+/// The driver ends by itself when the last [`SharedChannel`], [`Listener`], [`Request`] and [`Connection`] of its
+/// channel are gone. Dropping it early loses nothing: all who wait poll by themselves from then on.
 #[must_use = "it does nothing until it is run"]
 pub struct ChannelDriver {
     shared: Arc<Shared>,
 }
 
-/// After that many failures in a row the driver gives up.
+/// After this many failures in a row the driver gives up. A turn also takes events at most this many times.
 const FAILURES: u32 = 16;
 
 impl ChannelDriver {
@@ -484,7 +485,7 @@ impl ChannelDriver {
     ///
     /// # Errors
     ///
-    /// [`WaitError`]: the channel failed, again and again.
+    /// [`WaitError`]: the channel failed many times in a row.
     pub fn run_on_thread(self) -> Result<(), WaitError> {
         run_on_thread(&self)
     }

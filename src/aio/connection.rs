@@ -1,4 +1,4 @@
-//! A connection: a sender, a receiver, and what knows of its end.
+//! A connection: a sender, a receiver, and the link that tells when the connection ends.
 
 use super::closing::{Closing, OfTwoPairsError};
 #[cfg(feature = "cm")]
@@ -33,29 +33,30 @@ use std::time::Duration;
 
 /// A pair that is connected to a peer, for tasks: [`cm`](super::cm) and [`tcp`](super::tcp) make it.
 ///
-/// Its fields are public, so that one task sends while another receives: take it apart with a pattern. The link must
-/// then be kept, since dropping it ends the connection.
+/// The fields are public: a program takes the connection apart with a pattern, so that one task sends while another
+/// receives. The program must then keep the link, since dropping the link ends the connection.
 ///
 /// Dropping the connection destroys the pair. [`close`](Self::close) gives the memory of its requests back.
 pub struct Connection<B: Brand, T: Transport = ReliableConnection> {
-    /// What sends.
+    /// The half that sends.
     pub sender: Sender<B, T>,
-    /// What receives.
+    /// The half that receives.
     pub receiver: Receiver<B, T>,
-    /// What knows of the end of the connection.
+    /// Tells when the connection ends.
     pub link: Link<B>,
 }
 
-/// What a connection knows of its end, besides its requests: rdma_cm's identifier, or the TCP stream of the records.
+/// Tells when a connection ends, even if no request fails: by the identifier of rdma_cm, or by the TCP stream over
+/// which the records were exchanged.
 ///
-/// Dropping it ends the connection: the peer learns of that.
+/// Dropping the link ends the connection, and the peer learns of that.
 pub struct Link<B: Brand> {
     bond: Bond,
     end: Option<End>,
     keep_alive: Option<KeepAlive<B>>,
 }
 
-/// What tells two sides that the other one has gone.
+/// What tells each side that the other side has gone.
 pub(super) enum Bond {
     /// Nothing: the pair was connected in another way.
     None,
@@ -65,11 +66,11 @@ pub(super) enum Bond {
     Tcp(TcpBond),
 }
 
-/// Probes a connection that is quiet.
+/// Probes a connection on which nothing is sent.
 struct KeepAlive<B> {
     interval: Duration,
     timer: Timer<B>,
-    /// The id of the next request at the last look.
+    /// The id that the next request had when the timer was last over.
     next_id: WorkId,
     /// The empty write that is in flight.
     probe: Option<Posted<B, ()>>,
@@ -99,7 +100,7 @@ pub enum End {
 
 impl<B: Brand, T: Transport> Connection<B, T> {
     /// A connection over a pair that was connected in another way, for example with
-    /// [`QueuePair::connect`](crate::QueuePair::connect). Its end shows only in its requests.
+    /// [`QueuePair::connect`](crate::QueuePair::connect). Only a failed request tells that this connection has ended.
     ///
     /// # Errors
     ///
@@ -210,10 +211,10 @@ impl<B: Brand, T: Transport> Asks for Connection<B, T> {
 
 /// Receiving, and the end.
 impl<B: Brand, T: Carries<Write>> Connection<B, T> {
-    /// The next receive that completes: see [`Receiver::next`]. When the connection has ended, the receives that are
-    /// posted come out as flushed, and then this is `None`.
+    /// The next receive that completes: see [`Receiver::next`]. When the connection has ended, the posted receives come
+    /// out as flushed, and then this returns `None`.
     ///
-    /// While it waits it watches for the end, and keeps the connection [alive](Self::keep_alive).
+    /// While this waits, it watches for the end of the connection, and keeps the connection [alive](Self::keep_alive).
     ///
     /// # Errors
     ///
@@ -229,18 +230,20 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
             return found;
         }
         if self.poll_link(context).is_ready() {
-            // The end of the connection may have flushed receives.
+            // The move to Error may have flushed receives.
             return self.receiver.poll_next(context);
         }
         Poll::Pending
     }
 
-    /// Waits until the connection has ended, because the peer or the device has ended it, and says why.
+    /// Waits until the peer or the device has ended the connection, and says why.
     ///
-    /// If the peer's process ends, its system tells this side. If its host fails or the network does, nobody does:
-    /// then only a request fails. A connection that only receives learns of that by [`keep_alive`](Self::keep_alive).
+    /// If the peer's process ends, the peer's kernel tells this side. If the peer's host or the network fails, nobody
+    /// tells this side: only a request fails. A connection that only receives needs [`keep_alive`](Self::keep_alive) to
+    /// notice that.
     ///
-    /// The pair is then in Error: all its requests come out. Dropping the future loses nothing.
+    /// After every end but [`End::Queue`] the pair is in Error, and all its requests come out. Dropping the future
+    /// loses nothing.
     pub async fn closed(&mut self) -> End {
         std::future::poll_fn(|context| self.poll_closed(context)).await
     }
@@ -260,12 +263,12 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
         })
     }
 
-    /// Posts an empty RDMA write whenever nothing was sent for `interval`, so that a peer that is gone is noticed.
-    /// `None` stops that. It happens while a task waits in [`next`](Self::next) or [`closed`](Self::closed).
+    /// Posts an empty RDMA write whenever no request was posted for `interval`, to notice that the peer is gone. `None`
+    /// stops that. The writes are posted only while a task waits in [`next`](Self::next) or [`closed`](Self::closed).
     ///
-    /// The peer's device answers by itself, if its pair lets the peer write, as it does by default
-    /// ([`PeerRights::write`](crate::attributes::PeerRights::write)). If it does not answer, the write fails after the
-    /// retries of the pair, and the connection ends with [`End::Failed`].
+    /// The peer's device answers the write without the peer's program, if the peer's pair allows writes. It does by
+    /// default ([`PeerRights::write`](crate::attributes::PeerRights::write)). If the device does not answer, the write
+    /// fails after the retries of this pair, and the connection ends with [`End::Failed`].
     pub fn keep_alive(&mut self, interval: Option<Duration>) {
         let next_id = self.sender.next_id();
         self.link.keep_alive = interval.map(|interval| {
@@ -274,15 +277,14 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
         });
     }
 
-    /// Watches the link, and keeps the connection alive.
+    /// Looks whether the link has ended, and keeps the connection alive.
     fn poll_link(&mut self, context: &mut Context<'_>) -> Poll<End> {
         let Self { sender, link, .. } = self;
         if let Some(end) = &link.end {
             return Poll::Ready(end.clone());
         }
         if let Poll::Ready(end) = link.bond.poll_end(context) {
-            // Without this, the pair of this side would keep its receives for ever. The call fails if the device is
-            // gone.
+            // Without the move to Error, the receives would never come out. The move fails if the device is gone too.
             let _ = sender.abort();
             return Poll::Ready(link.end_with(sender.number(), end));
         }
@@ -304,8 +306,8 @@ impl<B: Brand> KeepAlive<B> {
             self.timer.restart(self.interval);
             let is_quiet = self.next_id == sender.next_id() && self.probe.is_none();
             if is_quiet && let Ok(nowhere) = RemoteRegion::<RemoteWrite>::of_peer(0, 1, 0) {
-                // No device looks at the address and the key of a write of no bytes. If the post fails, the pair is
-                // broken or its queue is full. Then the other requests show whether the peer is there.
+                // No device looks at the address and the key of a write of no bytes. If the write cannot be posted, the
+                // pair is broken or its queue is full. Then other requests show whether the peer answers.
                 self.probe = sender.write(Inline(b""), &nowhere).ok();
                 if let Some(probe) = &mut self.probe
                     && Pin::new(probe).poll(context).is_ready()
@@ -327,7 +329,7 @@ impl<B: Brand, T: Carries<Write>> Stream for Connection<B, T> {
 }
 
 impl<B: Brand> Link<B> {
-    /// Notes why the connection has ended, unless that is known already. Returns what is known.
+    /// Notes why the connection has ended, unless a reason is noted already. Returns the noted reason.
     fn end_with(&mut self, pair: Qpn, end: End) -> End {
         self.end.get_or_insert_with(|| {
             trace::ended(pair.value(), &end);
@@ -336,7 +338,7 @@ impl<B: Brand> Link<B> {
         self.end.clone().unwrap_or(End::Disconnected)
     }
 
-    /// What the peer's program sent along when the two sides connected. Untrusted input.
+    /// The bytes that the peer's program sent along when the two sides connected. Untrusted input.
     pub fn peer_data(&self) -> &[u8] {
         self.bond.data()
     }
@@ -351,8 +353,11 @@ impl<B: Brand> Link<B> {
         self.bond.addresses()[1]
     }
 
-    /// Waits until the peer ends the connection, as far as rdma_cm or the TCP stream tells; for ever, if there is
-    /// neither. For connections that were taken apart: call [`Sender::abort`] then, so that the receives come out.
+    /// Waits until rdma_cm or the TCP stream tells that the connection has ended. If the connection has neither, this
+    /// waits for ever.
+    ///
+    /// This is for connections that were taken apart. When it is ready, call [`Sender::abort`], so that the receives
+    /// come out.
     pub async fn closed(&mut self) -> End {
         std::future::poll_fn(|context| self.poll_closed(context)).await
     }

@@ -1,16 +1,16 @@
-//! The shared poller: the lock around a poller, and the routine by which everybody polls and waits.
+//! The desk: the poller that all tasks share, its lock, and the routine by which tasks poll and wait.
 //!
-//! Whoever waits polls. One lock guards the poller together with all that is known of requests in flight. So there is
-//! no moment at which a completion has left the device and is not in its place, and no wake-up can be lost between two
-//! locks. Nobody holds the lock while code of the program runs: see [`After`].
+//! A task that waits polls by itself. One lock guards the poller and all that is known of requests in flight. So two
+//! steps that belong together, such as to look for a completion and to park a waker, happen under one lock, and no
+//! wake-up is lost between them. Nobody holds the lock while code of the program runs: see [`After`].
 //!
-//! One rule keeps everybody awake: whoever waits has put all completions in their places and has seen the armed queue
-//! empty. The event of an armed queue wakes the driver, which puts all completions in their places and arms the queue
-//! again.
+//! The first rule makes sure that everybody who sleeps is woken. Before a task sleeps, it puts all completions in their
+//! places, arms the queue, and sees it empty. The event of the armed queue then wakes the driver. The driver puts all
+//! completions in their places, which wakes the tasks that wait for them, and arms the queue again.
 //!
-//! Another rule keeps the driver out of the way: while anybody waits, whoever takes completions from the device puts
-//! all of them in their places before it releases the lock. If nobody waits, the poller may keep them for whoever polls
-//! next.
+//! The second rule makes sure that no completion needs the driver after it was taken from the device. While anybody
+//! waits, whoever takes completions from the device puts all of them in their places before it releases the lock. While
+//! nobody waits, the poller may keep them for the next task that polls. An abandoned request counts as a wait.
 
 #[cfg(loom)]
 mod models;
@@ -33,7 +33,7 @@ pub(super) use crate::completion::Poller;
 #[cfg(loom)]
 pub(super) use models::Poller;
 
-/// How many completions one call may take in before it lets others run.
+/// How many completions one call may settle before it lets other tasks run.
 pub(super) const BUDGET: u32 = 64;
 
 /// A poller that all tasks share, behind its lock.
@@ -48,11 +48,12 @@ pub(super) struct State<B> {
     lanes: Vec<Option<Lane<B>>>,
     /// How many work queues have had a lane.
     generations: u64,
-    /// What work queues have left whose lane serves the next queue in the slot, until their handles end.
+    /// What each work queue left behind when its lane was given to the next queue in its slot, by generation. The
+    /// handle of the old queue takes it when it ends.
     leaving: Vec<(u64, Left<B>)>,
     /// The shared receive queues, each with its number.
     shared: Vec<(u32, Lane<B>)>,
-    /// Completions of work queues that have no lane, and how many there are at most.
+    /// Completions of work queues that have no lane. There are at most `most_unclaimed`.
     unclaimed: VecDeque<Completion<B>>,
     most_unclaimed: usize,
     tally: Tally,
@@ -60,15 +61,16 @@ pub(super) struct State<B> {
     is_armed: bool,
     driver: DriverState,
     timers: Timers,
-    /// How many handles there are, besides the futures of requests.
+    /// How many handles there are. The futures of requests do not count.
     handles: usize,
     pub(super) counters: PollerCounters,
 }
 
-/// Whether somebody sleeps for all.
+/// Whether there is a driver, which sleeps for all tasks.
 enum DriverState {
     Absent,
-    /// There is a driver. The waker is that of its task, once it has slept.
+    /// There is a driver. The waker is that of the driver's task: `None` before the first sleep, and after the waker
+    /// was taken to wake the driver.
     Present(Option<Waker>),
 }
 
@@ -84,11 +86,11 @@ pub(super) struct Late<B> {
 /// How one attempt under the lock ended.
 enum Attempt<R> {
     Ready(R),
-    /// Run what must run without the lock, then try again.
+    /// The caller must release the lock, run what is in [`After`], and try again.
     Again,
-    /// Clone the waker, then try again.
+    /// The caller must release the lock, clone its waker, and try again.
     NeedsWaker,
-    /// Somebody will wake the waker.
+    /// The waker is kept, and somebody will wake it.
     Parked,
     /// Nobody will wake the waker, so the task must poll again.
     Yield,
@@ -124,7 +126,7 @@ impl<B> Desk<B> {
         f(&mut lock(&self.state))
     }
 
-    /// As [`with`](Self::with). Afterwards runs what must run without the lock.
+    /// As [`with`](Self::with). After the lock is released, runs what `f` put into [`After`].
     pub(super) fn with_after<R>(&self, f: impl FnOnce(&mut State<B>, &mut After<B>) -> R) -> R {
         let mut after = After::new();
         let result = f(&mut lock(&self.state), &mut after);
@@ -132,7 +134,7 @@ impl<B> Desk<B> {
         result
     }
 
-    /// The completion of one request of a send queue, which is polled for if it has not come yet.
+    /// The completion of one request of a send queue. Polls for it if it has not come yet.
     #[inline]
     pub(super) fn poll_request(&self, id: WorkId, context: &mut Context<'_>) -> Poll<Result<Completion<B>, PollError>> {
         match self.try_request(id) {
@@ -141,14 +143,15 @@ impl<B> Desk<B> {
         }
     }
 
-    /// The completion of a request, if nothing is in its way and the next poll gives it.
+    /// The fast path: the completion of a request, if no other work has to be done first and the next poll gives it.
     #[inline(always)]
     pub(super) fn take_request(&self, id: WorkId) -> Option<Completion<B>> {
         self.take_next(|state| state.tally.is_zero(), |found| found == id)
     }
 
-    /// The next completion, if it is a success that is wanted. The fast path: `is_free` says that nobody waits, and
-    /// that nothing which has come before is in the way.
+    /// Polls once, and returns the completion if it succeeded and `is_wanted` is true for it. Otherwise puts the
+    /// completion in its place. Polls only if `is_free` is true: that nobody waits, and that no kept completion must go
+    /// first.
     #[inline(always)]
     fn take_next(
         &self,
@@ -165,13 +168,14 @@ impl<B> Desk<B> {
         None
     }
 
-    /// The completion of a request, if it is there or a poll gives it.
+    /// The completion of a request, if it is kept in its place or can be polled now.
     fn try_request(&self, id: WorkId) -> Option<Completion<B>> {
         self.try_for(|state| state.fetch(id), |state, found| found == id && state.is_unknown(id))
     }
 
-    /// Looks for a completion without waiting. `kept` takes it out of its place; `is_wanted` says whether a completion
-    /// is the one, so that it need not go to its place. Completions for others go to theirs.
+    /// Looks for a completion without waiting. `kept` takes the completion out of its place. `is_wanted` recognises it
+    /// when the poller gives it; then it is returned without going to its place. All other completions go to their
+    /// places.
     #[inline(always)]
     fn try_for(
         &self,
@@ -181,7 +185,7 @@ impl<B> Desk<B> {
         if let Some(completion) = self.with(|state| if state.may_release() { kept(state) } else { None }) {
             return Some(completion);
         }
-        // Dropped after the guard, so it runs without the lock.
+        // Declared before the guard, so it is dropped after the guard and runs without the lock.
         let mut after = After::new();
         let mut guard = lock(&self.state);
         let state = &mut *guard;
@@ -191,7 +195,8 @@ impl<B> Desk<B> {
             if after.is_empty() && state.may_release() && completion.is_success() && is_wanted(state, completion.id()) {
                 return Some(completion);
             }
-            // Only while somebody waits may an earlier turn of this loop have put the wanted completion in its place.
+            // While nobody waits, a wanted completion was returned above, so this look is not needed. If mail prevented
+            // that, the caller's slow path finds the completion in its place.
             let may_be_in_place = state.tally.waits > 0;
             state.settle(completion, &mut after);
             if may_be_in_place
@@ -221,7 +226,8 @@ impl<B> Desk<B> {
         )
     }
 
-    /// The next receive of the work queue of `next`, if nothing is in its way and the next poll gives it.
+    /// The fast path: the next receive of the work queue of `next`, if no other work has to be done first and the next
+    /// poll gives it.
     #[inline(always)]
     pub(super) fn take_receive(&self, next: WorkId) -> Option<Completion<B>> {
         let slot = next.key().slot();
@@ -231,19 +237,19 @@ impl<B> Desk<B> {
         )
     }
 
-    /// The next receive of the work queue of `next`, if it is there or a poll gives it.
+    /// The next receive of the work queue of `next`, if it is in the inbox or can be polled now.
     pub(super) fn try_receive(&self, next: WorkId) -> Option<Completion<B>> {
         let slot = next.key().slot();
         self.try_for(
             |state| state.lane(slot)?.next_received(),
-            // Receives that are still in the lane completed earlier, and must be given out first.
+            // If the inbox has receives, they came earlier and must go first.
             |state, found| found.key() == next.key() && state.has_received_nothing(slot),
         )
     }
 
-    /// Puts the buffers of the requests from `first` on into `buffers`, as far as they complete together and nothing is
-    /// known of them yet. Returns how many, and whether the caller must [settle](Self::settle_taken) other
-    /// completions.
+    /// Takes a batch, without putting completions in their places: if the next completion retires the requests from
+    /// `first` on, and all of them succeeded, puts at most `most` buffers into `buffers`. Returns how many requests
+    /// were taken.
     #[inline]
     pub(super) fn take_batch(&self, first: WorkId, most: u32, buffers: &mut Vec<Buffer<B>>) -> (u32, bool) {
         let mut guard = lock(&self.state);
@@ -252,7 +258,7 @@ impl<B> Desk<B> {
         (taken, taken > 0 && !state.may_release())
     }
 
-    /// Settles what was taken from the device.
+    /// Settles the completions that the poller has taken from the device and still keeps.
     #[cold]
     #[inline(never)]
     pub(super) fn settle_taken(&self) {
@@ -278,13 +284,13 @@ impl<B> Desk<B> {
 
     /// The oldest completion of a work queue that has no lane.
     pub(super) fn take_unclaimed(&self) -> Option<Completion<B>> {
-        // The poller may still hold that completion.
+        // The poller may still keep it.
         self.settle_taken();
         self.with(|state| state.unclaimed.pop_front())
     }
 
-    /// Waits for something: settles completions until `ready` gives it. When none are left, calls `park`, which stores
-    /// the waker.
+    /// Settles completions until `ready` returns a value. If no completions are left and `ready` has returned none,
+    /// calls `park`, which stores the waker.
     pub(super) fn poll_for<R>(
         &self,
         context: &mut Context<'_>,
@@ -315,12 +321,13 @@ impl<B> Desk<B> {
         }
     }
 
-    /// Makes a lane for a work queue.
+    /// Makes a lane for a work queue. No future exists for sends that were posted before this call, so they become
+    /// strays.
     ///
-    /// `ids` is called under the lock, where no request completes. Returns the ids, the generation of the lane, and
-    /// what [`settle_late`](Self::settle_late) takes.
-    pub(super) fn attach(&self, ids: impl FnOnce() -> QueueIds, depth: u32) -> (QueueIds, u64, Late<B>) {
-        self.with(|state| {
+    /// `ids` is called under the lock, so that no completion is polled meanwhile. Returns the ids, and the generation
+    /// of the lane.
+    pub(super) fn attach(&self, ids: impl FnOnce() -> QueueIds, depth: u32) -> (QueueIds, u64) {
+        let (ids, generation, left, sends) = self.with_after(|state, after| {
             let ids = ids();
             let mut after = After::new();
             let (generation, left, sends) = state.attach(ids, depth, &mut after);
@@ -354,13 +361,14 @@ impl<B> Desk<B> {
                 return None;
             }
             let mut left = lane.end(next, &mut state.tally);
-            // There are at most as many as the completion queue has room for.
+            // This keeps `unclaimed` small: there are at most as many as the completion queue has room for.
             state.unclaimed.append(&mut left.of_next);
             Some(left)
         })
     }
 
-    /// Notes that nobody will ask for a request any more, and sees to it that somebody polls for it.
+    /// Notes that nobody will ask for a request any more. Polls, and arms the queue, so that the driver wakes when the
+    /// request completes.
     #[cold]
     #[inline(never)]
     pub(super) fn abandon(&self, id: WorkId) {
@@ -378,8 +386,8 @@ impl<B> Desk<B> {
                     after.wake(driver);
                 }
             }
-            // The request is noted, so it is enough to see the armed queue empty. If there is no driver, whoever polls
-            // next finds it.
+            // The request is noted already, so `park` has nothing to do: it is enough that the armed queue was seen
+            // empty. If there is no driver, the next task that polls finds the completion.
             let attempt = state.attempt(&mut budget, &mut after, &mut |_| None::<()>, |_, _| Parked::Yes);
             drop(state);
             after.run();
@@ -391,9 +399,9 @@ impl<B> Desk<B> {
         }
     }
 
-    /// One turn of the driver: settles what there is, and arms the queue if anybody waits. Ready when the driver's work
-    /// is over, because there are no handles left; otherwise the time after which it must look again, although nothing
-    /// is readable.
+    /// One turn of the driver: settles the completions that have come, and arms the queue if anybody waits. The
+    /// driver's work is over when nobody waits and no handles are left. Pending if the budget was used up: the task of
+    /// the driver is woken, to take another turn.
     pub(super) fn drive(&self, context: &mut Context<'_>) -> Poll<Result<Turn, WaitError>> {
         let (mut mine, mut budget) = (None, BUDGET);
         let mut after = After::new();
@@ -457,13 +465,13 @@ impl<B> Desk<B> {
 
 /// What the driver does after a turn.
 pub(super) enum Turn {
-    /// Sleep until the descriptor is readable, or for this long.
+    /// Sleep until the descriptor is readable, or for at most this long.
     Sleep(Option<Duration>),
     /// End.
     Over,
 }
 
-/// Puts a completion of another request in its place.
+/// Puts a completion in its place, and releases the lock.
 #[inline(never)]
 fn settle_one<B>(mut guard: MutexGuard<'_, State<B>>, completion: Completion<B>) {
     let mut after = After::new();
@@ -483,13 +491,15 @@ impl<B> State<B> {
         self.lanes.get_mut(id.key().slot())?.as_mut()?.fetch(id, &mut self.tally)
     }
 
-    /// Whether the lock may be released: the poller keeps nothing that somebody waits for, and no news of pairs.
+    /// Whether the second rule of this module allows to release the lock. Not if somebody waits while the poller keeps
+    /// completions, and not while the poller has unread mail of pairs that came or went.
     #[inline(always)]
     fn may_release(&self) -> bool {
         (self.tally.waits == 0 || !self.poller.holds_completions()) && !self.poller.has_mail()
     }
 
-    /// Whether nothing is known of this request and nobody waits for room, so that its completion may go past its lane.
+    /// Whether the completion of this request may be returned without going to its lane: nothing is known of the
+    /// request, and nobody waits for room.
     #[inline(always)]
     fn is_unknown(&self, id: WorkId) -> bool {
         self.tally.is_zero() || self.is_unknown_to_lane(id)
@@ -500,7 +510,7 @@ impl<B> State<B> {
         matches!(self.lanes.get(id.key().slot()), Some(Some(lane)) if lane.is_unknown(id))
     }
 
-    /// Whether no receive waits in this lane to be fetched.
+    /// Whether the inbox of this lane is empty. False if there is no such lane.
     #[inline(always)]
     fn has_received_nothing(&self, slot: usize) -> bool {
         matches!(self.lanes.get(slot), Some(Some(lane)) if lane.has_received_nothing())
@@ -521,8 +531,8 @@ impl<B> State<B> {
         Some(f(lane, &mut self.tally))
     }
 
-    /// Makes a lane for a work queue. Returns what the last queue in its slot has left, to be dropped without the lock,
-    /// and the completions of sends that came before there was a lane.
+    /// Makes a lane for a work queue. Returns the generation of the lane; what the last queue in its slot left, to be
+    /// dropped without the lock; and the completions of sends that came before there was a lane.
     #[allow(clippy::type_complexity, reason = "two kinds of completions")]
     fn attach(
         &mut self,
@@ -545,12 +555,12 @@ impl<B> State<B> {
             }
             lane.generation = self.generations;
             lane.first = Some(ids.first);
-            // The handle of the earlier queue has not ended yet, and will take what is left.
+            // The handle of the last queue has not ended yet. It takes what is left when it ends.
             if !has_ended && let Some(left) = left.take() {
                 self.leaving.push((before, left));
             }
         }
-        // An earlier pair in the same slot may have left completions, too.
+        // An earlier pair in the same slot may have left completions too, so ids before `first` are not taken.
         self.claim(|id| id.key() == key && !id.is_before(ids.first), &mut sends, after);
         (self.generations, left, sends)
     }
@@ -561,7 +571,7 @@ impl<B> State<B> {
             return false;
         }
         self.shared.push((number, Lane::new(depth)));
-        // The vector for sends stays empty: no send has the id of a shared receive.
+        // Shared receives are never sends, so the vector for sends stays empty.
         self.claim(|id| id.as_shared().is_some_and(|(of, _)| of == number), &mut Vec::new(), after);
         true
     }
@@ -577,7 +587,7 @@ impl<B> State<B> {
         (lane, wakers)
     }
 
-    /// Moves receives that came before their lane into it, and sends into `sends`.
+    /// Takes the unclaimed completions for which `is_theirs` is true. Receives go to their lane, sends to `sends`.
     fn claim(&mut self, is_theirs: impl Fn(WorkId) -> bool, sends: &mut Vec<Completion<B>>, after: &mut After<B>) {
         for _ in 0..self.unclaimed.len() {
             let Some(completion) = self.unclaimed.pop_front() else { break };
@@ -611,8 +621,9 @@ impl<B> State<B> {
         }
     }
 
-    /// Keeps a completion of a work queue that has no lane yet. If its pair does not connect, it never gets a lane, and
-    /// a peer may cause many of these: so flushed memory of a pool goes home, and the number is bounded.
+    /// Keeps a completion of a work queue that has no lane yet. If the pair never connects, the queue never gets a
+    /// lane. A peer may cause many such completions, so their number is bounded, and memory of a pool goes home if its
+    /// request failed.
     #[cold]
     #[inline(never)]
     fn keep_unclaimed(&mut self, completion: Completion<B>, after: &mut After<B>) {
@@ -620,15 +631,15 @@ impl<B> State<B> {
             return after.drop_completion(completion);
         }
         if self.unclaimed.len() >= self.most_unclaimed {
-            // A flushed request is dropped first. A message may still be claimed, when its pair gets a lane.
+            // Drop the oldest failed one, if there is any: the others have messages, which may still be claimed.
             let oldest = self.unclaimed.iter().position(|kept| !kept.is_success()).unwrap_or(0);
             self.unclaimed.remove(oldest).into_iter().for_each(|kept| after.drop_completion(kept));
         }
         self.unclaimed.push_back(completion);
     }
 
-    /// Settles completions until `ready` gives something or nothing is left. Then arms the queue and lets `park` note
-    /// the wait.
+    /// Settles the completions that have come, and asks `ready`. If `ready` returns nothing, arms the queue and lets
+    /// `park` note the wait.
     fn attempt<R>(
         &mut self,
         budget: &mut u32,
@@ -646,7 +657,7 @@ impl<B> State<B> {
                 Settled::Done => {}
                 Settled::NoRoom => return Attempt::Again,
                 Settled::Failed(error) => {
-                    // What the caller waits for may have come before the queue failed.
+                    // If `ready` finds something that was settled before the error, that comes first.
                     return match ready(self) {
                         Some(found) => Attempt::Ready(found),
                         None => Attempt::Failed(error, self.take_wakers()),
@@ -664,7 +675,8 @@ impl<B> State<B> {
                 Ok(false) => continue,
                 Err(_) => return Attempt::Yield,
             }
-            // A queue that must be polled without an event needs its driver to know that somebody waits.
+            // This queue must be polled after some time even without an event. The driver is woken to learn of that
+            // time.
             if self.poller.next_timer().is_some()
                 && let Some(driver) = self.take_driver()
             {
@@ -680,7 +692,8 @@ impl<B> State<B> {
         }
     }
 
-    /// The next completion. A shared receive queue whose pair is found to be gone is dropped without the lock.
+    /// The next completion. If the poll finds that a pair is gone, the handle of the pair's shared receive queue goes
+    /// to `after`.
     #[inline]
     fn poll(&mut self, after: &mut After<B>) -> Result<Option<Completion<B>>, PollError> {
         let polled = self.poller.poll();
@@ -786,13 +799,7 @@ impl<B> State<B> {
         }
     }
 
-    /// Whether the driver has nobody to sleep for once there are no handles. The abandoned requests of a pair that was
-    /// leaked never complete.
-    fn is_over(&self) -> bool {
-        self.tally.waits == 0 || self.tally.has_no_future() && self.poller.has_leaked()
-    }
-
-    /// Takes the wakers of all who wait. They will poll again. What is abandoned stays noted.
+    /// Takes the wakers of all who wait. Those tasks will poll again. Abandoned requests stay noted.
     fn take_wakers(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         let shared = self.shared.iter_mut().map(|(_, lane)| lane);
@@ -803,7 +810,7 @@ impl<B> State<B> {
         wakers
     }
 
-    /// Keeps the waker of a timer. Returns who must be woken or dropped without the lock.
+    /// Keeps the waker of a timer. Returns the wakers that must be dropped or woken without the lock.
     pub(super) fn set_timer(&mut self, timer: TimerKey, waker: Waker) -> SetTimer {
         let before = self.timers.set(timer, waker);
         match self.driver {
@@ -820,7 +827,7 @@ impl<B> State<B> {
         self.timers.unset(timer)
     }
 
-    /// What became of the requests of this lane.
+    /// The counters of this lane.
     pub(super) fn counters(&mut self, slot: usize) -> Counters {
         self.lane(slot).map_or_else(Counters::default, |lane| lane.counters)
     }

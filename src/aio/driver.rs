@@ -1,4 +1,4 @@
-//! Who sleeps for all: the driver of a shared poller.
+//! The driver of a shared poller, which sleeps for all tasks.
 
 use super::desk::{Desk, Turn};
 use crate::completion::WaitError;
@@ -15,13 +15,13 @@ use std::time::Duration;
 
 /// Sleeps on the completion queue for all tasks that wait, and polls for them when an event comes.
 ///
-/// One way to run it: [`run_on_thread`](Self::run_on_thread) with any executor or none; `interlock::aio::spawn` on a
-/// tokio runtime (feature `tokio`). It ends by itself when there are no more handles of its poller: no
-/// [`SharedPoller`](super::SharedPoller), no [`Sender`](super::Sender), no [`Receiver`](super::Receiver), and nobody
-/// who waits.
+/// Run it with [`run_on_thread`](Self::run_on_thread), which goes with any executor or none, or with
+/// `interlock::aio::spawn` on a tokio runtime (feature `tokio`). The driver ends by itself when its poller has no
+/// handles any more, such as a [`SharedPoller`](super::SharedPoller), a [`Sender`](super::Sender) or a
+/// [`Receiver`](super::Receiver), and nobody waits.
 ///
-/// Dropping it early loses nothing: all who wait are woken, and from then on poll by themselves, again and again, until
-/// there is another driver.
+/// Dropping the driver early loses nothing: all tasks that wait are woken, and poll again and again until there is
+/// another driver.
 #[must_use = "it does nothing until it is run"]
 pub struct Driver<B> {
     desk: Arc<Desk<B>>,
@@ -32,7 +32,7 @@ pub(super) trait Turns {
     /// A descriptor that is readable when the driver has something to do.
     fn readiness(&self) -> Result<Readiness, VerbError>;
 
-    /// One turn.
+    /// Takes one turn: polls for all tasks, and says whether the driver may sleep.
     fn poll_turn(&self, context: &mut Context<'_>) -> Poll<Result<Turn, WaitError>>;
 }
 
@@ -61,7 +61,7 @@ pub(super) fn run_on_thread(turns: &impl Turns) -> Result<(), WaitError> {
     }
 }
 
-/// How long a driver thread sleeps at most. Nothing depends on it.
+/// How long a driver thread sleeps if no timer is set. Nothing depends on this value.
 const LONG: Duration = Duration::from_secs(3600);
 
 impl<B> Driver<B> {
@@ -78,7 +78,8 @@ impl<B> Driver<B> {
         run_on_thread(&self)
     }
 
-    /// Runs `future` on this thread, and the driver between its polls. For programs without a runtime, and for tests.
+    /// Runs `future` on this thread, and takes a turn of the driver between the polls of `future`. For programs without
+    /// a runtime, and for tests.
     ///
     /// # Errors
     ///
@@ -93,7 +94,7 @@ impl<B> Driver<B> {
                 return Ok(output);
             }
             match self.poll_turn(&mut context) {
-                // The future may hold no handle of this poller, and wait for something else.
+                // The future may use no handle of this poller and wait for something else, so this is not the end.
                 Poll::Ready(Ok(Turn::Over)) => sleeper.sleep(None)?,
                 Poll::Ready(Ok(Turn::Sleep(nap))) => sleeper.sleep(nap)?,
                 Poll::Ready(Err(error)) => return Err(error),
@@ -121,7 +122,7 @@ struct Sleeper {
     alarm: Arc<Alarm>,
 }
 
-/// What a waker of a [`Sleeper`] rings.
+/// The bell that the waker of a [`Sleeper`] rings.
 struct Alarm(Bell);
 
 impl Wake for Alarm {
@@ -151,8 +152,9 @@ impl Sleeper {
     }
 }
 
-/// Runs `future` on this thread, which sleeps while the future waits. Something else must drive the pollers that the
-/// future waits for: [`Driver::run_on_thread`]. Without a driver, the future is polled again and again.
+/// Runs `future` on this thread, which sleeps while the future waits. The pollers that the future uses need drivers
+/// elsewhere, for example [`Driver::run_on_thread`] on another thread. Without a driver, the future is polled again and
+/// again.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     /// Wakes a thread that is parked.
     struct Unpark(Thread);

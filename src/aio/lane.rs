@@ -1,4 +1,4 @@
-//! What is known of the requests of one work queue whose answers have not been fetched yet.
+//! What is known of those requests of one work queue whose completions no task has fetched yet.
 
 use super::after::After;
 use super::outcome::Counters;
@@ -8,35 +8,35 @@ use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::task::Waker;
 
-/// The side table of a work queue: one place for each request that may be in flight.
+/// A table for a work queue: one place for each request that may be in flight.
 ///
-/// A request has the place that its id names, so nothing is searched and nothing is allocated. If two requests would
-/// have the same place, the older one moves to `displaced`. That happens if the program keeps a future for a whole turn
-/// of the ring without polling it, or has forgotten it.
+/// The id of a request names its place, so nothing is searched and nothing is allocated. If two requests have the same
+/// place, the older one moves to `displaced`. That happens if the program forgets a future, or does not poll it until
+/// the ids have wrapped around the table.
 pub(super) struct Lane<B> {
     places: Box<[Place<B>]>,
     displaced: HashMap<WorkId, Place<B>>,
     /// Completed receives that nobody has fetched, the oldest first.
     inbox: VecDeque<Completion<B>>,
-    /// Who waits for the inbox.
+    /// The task that waits for a receive in the inbox.
     reader: Option<Waker>,
-    /// Who waits for room in the work queue.
+    /// The task that waits for room in the work queue.
     for_room: Option<Waker>,
-    /// Who waits for a request to fail.
+    /// The task that waits for a request to fail.
     watcher: Option<Waker>,
     /// Completions of requests that the program has abandoned, the oldest first.
     strays: VecDeque<Completion<B>>,
     pub(super) counters: Counters,
     /// Tells apart the work queues that have had this lane.
     pub(super) generation: u64,
-    /// The first id of the work queue. Earlier ones are of queues that had its slot before.
+    /// The first id of the work queue. Earlier ids belong to queues that had its slot before.
     pub(super) first: Option<WorkId>,
-    /// The first id that was not posted any more, once the sender or the receiver is gone. Nobody will take strays or
-    /// what is in the inbox.
+    /// Set when the sender or the receiver is gone: the id after its last request. From then on nobody takes strays or
+    /// receives of the inbox.
     end: Option<WorkId>,
 }
 
-/// What nobody will take any more.
+/// What a work queue left behind when its sender or receiver was gone: nobody will fetch it from the lane.
 pub(super) struct Left<B> {
     pub(super) inbox: VecDeque<Completion<B>>,
     /// Receives of the next work queue in the same slot, which has no lane yet.
@@ -45,19 +45,17 @@ pub(super) struct Left<B> {
     _wakers: [Option<Waker>; 3],
 }
 
-/// What all lanes of a completion queue have together.
+/// Counts over all lanes of a completion queue.
 #[derive(Default)]
 pub(super) struct Tally {
-    /// How many waits there are, those for abandoned requests included. While it is 0, nobody needs an event.
+    /// How many waits there are. An abandoned request counts as a wait. While this is 0, nobody needs an event.
     pub(super) waits: usize,
-    /// How many of these waits are for abandoned requests.
-    pub(super) abandoned: usize,
-    /// How many completions of sends nobody has asked for yet, and how many wait for room.
+    /// How many completed sends are in their places, plus how many tasks wait for room.
     pub(super) kept: usize,
 }
 
 impl Tally {
-    /// Whether nobody waits and no send is kept.
+    /// Whether nobody waits and no completed send is in its place.
     #[inline(always)]
     pub(super) fn is_zero(&self) -> bool {
         self.waits | self.kept == 0
@@ -71,13 +69,13 @@ impl Tally {
 
 /// What is known of one request.
 enum Place<B> {
-    /// Nothing: no request, or one that is in flight and that nobody has asked for.
+    /// Nothing is known: there is no request, or it is in flight and nobody has asked for it.
     Empty,
     /// Somebody waits for it.
     Waiting(WorkId, Waker),
     /// Nobody will ask for it any more.
     Abandoned(WorkId),
-    /// It has completed, and nobody has asked for it yet.
+    /// It has completed, and nobody has fetched it yet.
     Done(Completion<B>),
 }
 
@@ -90,13 +88,13 @@ impl<B> Place<B> {
         }
     }
 
-    /// Whether this is the completion of the request.
+    /// Whether this place holds the completion of the request.
     #[inline(always)]
     fn is_answer(&self, id: WorkId) -> bool {
         matches!(self, Self::Done(completion) if completion.id() == id)
     }
 
-    /// Whether somebody has to poll so that this gets on.
+    /// Whether this counts as a wait in the [`Tally`]: somebody must poll until the request completes.
     fn is_wait(&self) -> bool {
         matches!(self, Self::Waiting(..) | Self::Abandoned(_))
     }
@@ -107,7 +105,7 @@ impl<B> Place<B> {
 pub(super) enum Parked {
     /// The waker is kept, or was there already.
     Yes,
-    /// The caller must clone its waker first, without holding a lock.
+    /// The waker is not kept. The caller must clone it without holding a lock, and park again.
     NeedsWaker,
 }
 
@@ -130,8 +128,9 @@ impl<B> Lane<B> {
         }
     }
 
-    /// Notes that the sender or the receiver is gone. Returns what nobody will take any more, to be dropped without the
-    /// lock: also the wakers of waits that were given up, which would keep the driver awake.
+    /// Notes that the sender or the receiver is gone. `next` is the id after its last request. Returns what nobody will
+    /// take any more, to be dropped without the lock. That includes the wakers of waits that were given up, so that
+    /// these waits do not keep the driver from ending.
     pub(super) fn end(&mut self, next: WorkId, tally: &mut Tally) -> Left<B> {
         self.end = Some(next);
         tally.kept -= usize::from(self.for_room.is_some());
@@ -141,9 +140,9 @@ impl<B> Lane<B> {
         Left { inbox, of_next, strays: mem::take(&mut self.strays), _wakers: wakers }
     }
 
-    /// Makes the lane serve the next work queue in the same slot, whose ids go on counting from `first`. Who waits is
-    /// woken. Sends of the next work queue that have completed already go to `sends`. Returns what the last one has
-    /// left.
+    /// Makes the lane serve the next work queue in the same slot, whose first id is `first`. The tasks that wait for
+    /// room, a receive or a failure are woken. Sends of the next work queue that have completed already go to `sends`.
+    /// Returns what the last work queue left.
     #[must_use = "to be dropped without the lock"]
     pub(super) fn renew(
         &mut self,
@@ -176,7 +175,7 @@ impl<B> Lane<B> {
         self.end.is_some()
     }
 
-    /// Whether the request belongs to a later queue in the same slot, which has no lane yet.
+    /// Whether the request belongs to a later work queue in the same slot, which has no lane yet.
     #[inline(always)]
     pub(super) fn is_past(&self, id: WorkId) -> bool {
         self.end.is_some_and(|end| !id.is_before(end))
@@ -204,8 +203,8 @@ impl<B> Lane<B> {
         }
     }
 
-    /// Puts `place` where `id` belongs, from where it was [removed](Self::remove). A request that is in the way moves
-    /// aside. An empty place changes nothing.
+    /// Puts back what is known of the request `id`, after [`remove`](Self::remove). If another request is there, that
+    /// one moves to `displaced`. An empty `place` changes nothing.
     fn insert(&mut self, id: WorkId, place: Place<B>) {
         if matches!(place, Place::Empty) {
             return;
@@ -232,8 +231,8 @@ impl<B> Lane<B> {
         Some(completion)
     }
 
-    /// Notes that somebody waits for a request that has not completed. `mine` is a clone of `waker`, if there is one
-    /// already.
+    /// Notes that a task waits for a request that has not completed. `mine` is a clone of the task's `waker`, if the
+    /// caller has made one already.
     pub(super) fn park(
         &mut self,
         id: WorkId,
@@ -275,7 +274,7 @@ impl<B> Lane<B> {
         }
     }
 
-    /// Takes in the completion of a request.
+    /// Puts the completion of a send in its place.
     #[inline]
     pub(super) fn settle(&mut self, completion: Completion<B>, tally: &mut Tally, after: &mut After<B>) {
         self.note(&completion, tally, after);
@@ -302,14 +301,15 @@ impl<B> Lane<B> {
                 return self.keep_stray(completion, after);
             }
             Place::Waiting(_, waker) => after.wake(waker),
-            // A completion in this place has another id, and `insert` moves it aside.
+            // `Done` does not occur here, since a request completes once. If another request has the place, `insert`
+            // moves that one aside.
             Place::Empty | Place::Done(_) => {}
         }
         tally.kept += 1;
         self.insert(id, Place::Done(completion));
     }
 
-    /// Takes in the completion of a receive.
+    /// Puts the completion of a receive into the inbox.
     #[inline]
     pub(super) fn receive(&mut self, completion: Completion<B>, tally: &mut Tally, after: &mut After<B>) {
         self.note(&completion, tally, after);
@@ -335,7 +335,7 @@ impl<B> Lane<B> {
         wake(&mut self.watcher, tally, after);
     }
 
-    /// Notes that somebody waits for a request to fail.
+    /// Notes that a task waits for a request to fail.
     pub(super) fn park_watcher(
         &mut self,
         waker: &Waker,
@@ -357,13 +357,13 @@ impl<B> Lane<B> {
         u32::try_from(self.inbox.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether there is no receive that nobody has fetched.
+    /// Whether the inbox is empty.
     #[inline(always)]
     pub(super) fn has_received_nothing(&self) -> bool {
         self.inbox.is_empty()
     }
 
-    /// Notes that somebody waits for the inbox.
+    /// Notes that a task waits for a receive in the inbox.
     pub(super) fn park_reader(
         &mut self,
         waker: &Waker,
@@ -374,7 +374,7 @@ impl<B> Lane<B> {
         park(&mut self.reader, waker, mine, tally, after)
     }
 
-    /// Notes that somebody waits for room.
+    /// Notes that a task waits for room.
     pub(super) fn park_for_room(
         &mut self,
         waker: &Waker,
@@ -388,14 +388,14 @@ impl<B> Lane<B> {
         parked
     }
 
-    /// Wakes who waits for room, since a request has left the queue.
+    /// Wakes the task that waits for room, since a request has left the work queue.
     fn end_wait_for_room(&mut self, tally: &mut Tally, after: &mut After<B>) {
         tally.kept -= usize::from(self.for_room.is_some());
         wake(&mut self.for_room, tally, after);
     }
 
-    /// Keeps the completion of an abandoned request, unless its memory goes home to a pool. If there are too many, the
-    /// oldest is dropped.
+    /// Keeps the completion of an abandoned request. Drops it instead if its memory goes home to a pool, or if nobody
+    /// can take it any more. If there are too many strays, the oldest is dropped.
     pub(super) fn keep_stray(&mut self, completion: Completion<B>, after: &mut After<B>) {
         if self.first.is_some_and(|first| completion.id().is_before(first)) {
             return after.drop_completion(completion);
@@ -418,7 +418,8 @@ impl<B> Lane<B> {
         self.strays.pop_front()
     }
 
-    /// Takes the wakers of all who wait: the completion queue has failed, or its driver is gone. They will ask again.
+    /// Takes the wakers of all tasks that wait, since the completion queue has failed or its driver is gone. The tasks
+    /// will ask again.
     pub(super) fn take_wakers(&mut self, tally: &mut Tally, into: &mut Vec<Waker>) {
         let before = into.len();
         for place in self.places.iter_mut().chain(self.displaced.values_mut()) {
@@ -435,7 +436,7 @@ impl<B> Lane<B> {
     }
 }
 
-/// Wakes whoever waits.
+/// Wakes the task that waits, if there is one.
 #[inline]
 fn wake<B>(waiting: &mut Option<Waker>, tally: &mut Tally, after: &mut After<B>) {
     if let Some(waker) = waiting.take() {
@@ -444,7 +445,7 @@ fn wake<B>(waiting: &mut Option<Waker>, tally: &mut Tally, after: &mut After<B>)
     }
 }
 
-/// Keeps the waker of somebody who waits.
+/// Keeps the waker of a task that waits.
 fn park<B>(
     waiting: &mut Option<Waker>,
     waker: &Waker,

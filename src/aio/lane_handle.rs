@@ -1,4 +1,4 @@
-//! The lane of a sender or a receiver, as its owner holds it.
+//! How a sender or a receiver holds its lane.
 
 use super::desk::Desk;
 use super::lane::{Left, Parked};
@@ -10,12 +10,12 @@ use crate::queue::QueueIds;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// The lane of a sender or a receiver, which ends with it.
+/// The handle of a sender or a receiver to its lane. The drop of the handle ends the lane.
 pub(super) struct LaneHandle<B> {
     poller: SharedPoller<B>,
     slot: usize,
     generation: u64,
-    /// The id of the first request.
+    /// The id of the first request that is posted through this handle.
     first: WorkId,
     /// The next id of the work queue.
     next: WorkId,
@@ -51,14 +51,15 @@ impl<B> LaneHandle<B> {
         &self.poller
     }
 
-    /// What became of the requests. `next` is the next id, and `in_flight` requests have not completed.
+    /// The counters of the requests. `next` is the id that the next request gets. `in_flight` requests have not
+    /// completed.
     pub(super) fn counters(&self, next: WorkId, in_flight: u32) -> Counters {
         let posted = next.count_since(self.first);
         let completed = posted.saturating_sub(in_flight.into());
         Counters { posted, completed, ..self.desk().with(|state| state.counters(self.slot)) }
     }
 
-    /// Waits until a request of the lane fails, which `failed` then tells.
+    /// Waits until a request of the lane fails, and returns what `failed` then returns.
     pub(super) fn poll_failure(
         &self,
         context: &mut Context<'_>,
@@ -74,7 +75,7 @@ impl<B> LaneHandle<B> {
         )
     }
 
-    /// Ends the lane, and gives what nobody has taken from it.
+    /// Ends the lane, and returns what nobody has fetched from it.
     pub(super) fn end(&self) -> Option<Left<B>> {
         self.desk().end(self.slot, self.generation, self.next)
     }

@@ -1,19 +1,20 @@
 //! Futures of posted requests: cancel-safe, without a runtime of their own.
 //!
 //! A [`SharedPoller`] shares the [`Poller`](crate::Poller) of a completion queue among tasks. It splits a queue pair
-//! into a [`Sender`] and a [`Receiver`]. A call of the sender posts at once, and returns a [`Posted`] future, which
-//! gives the memory back when the request has completed. The receiver is a stream of the receives that complete.
+//! into a [`Sender`] and a [`Receiver`]. A method of the sender posts a request at once and returns a [`Posted`]
+//! future. The future gives the memory back when the request has completed. The receiver is a stream of completed
+//! receives.
 //!
-//! - *A future holds no memory.* While a request is in flight its memory is in the ledger, as always. Dropping or
-//!   forgetting the future, in a `select!` or with its task, abandons the answer and not the request.
-//! - *Whoever waits polls*: a future looks at the completion queue itself, so an answer that is there costs no task
-//!   switch. A [`Driver`] sleeps for all; it runs on a thread, or as a task.
+//! - *A future holds no memory.* While a request is in flight its memory is in the ledger, as always. If the future is
+//!   dropped or forgotten, in a `select!` or with its task, only the answer is abandoned; the request goes on.
+//! - *Whoever waits polls*: a future polls the completion queue itself, so an answer that has come already costs no
+//!   task switch. A [`Driver`], on a thread or as a task, sleeps for all futures whose answer has not come.
 //! - *Nothing is allocated* for a request.
 //!
 //! # Connections
 //!
-//! A [`Connection`] is a sender, a receiver and a link that knows of the end. `aio::cm` makes it by address, and
-//! `aio::tcp` (feature `tokio`) by records over TCP.
+//! A [`Connection`] is a sender, a receiver, and a link that tells when the connection ends. `aio::cm` connects by
+//! address through rdma_cm. `aio::tcp` (feature `tokio`) exchanges the records of the two sides over TCP.
 //!
 //! ```text
 //!   SharedChannel ──connect──▶ Connection ──send, write, read──▶ Posted ──await──▶ Buffer
@@ -39,16 +40,16 @@
 //! |---|---|---|
 //! | awaited | in the answer, or in its error | the same |
 //! | dropped | goes home when the request completes | [`Sender::take_stray`]; the oldest is dropped if there are many |
-//! | forgotten | is kept, at the latest until the poller is dropped | the same |
+//! | forgotten | is kept, at most until the poller is dropped | the same |
 //! | the connection is closed first | in the answer of the future | the same |
-//! | nobody asks any more, and the pair is [closed](Sender::close) | goes home | in [`Closed`] |
-//! | none: it was posted for a receive, and the [`Receiver`] is dropped | goes home at a later poll | is dropped then |
+//! | dropped, and then the pair is [closed](Sender::close) | goes home | in [`Closed`], unless it was taken before |
+//! | none: a receive was posted, and the [`Receiver`] is dropped | goes home at a later poll | is dropped then |
 //!
-//! In no case is memory freed or reused that the device may still use.
+//! In every case, memory is freed or reused only when the device is done with it.
 //!
 //! # Without a driver
 //!
-//! Without a driver, futures that wait poll again and again: right for a thread that has nothing else to do.
+//! Without a driver, futures that wait poll again and again. That is right for a thread that has nothing else to do.
 #![forbid(unsafe_code)]
 
 mod after;

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 ///
 /// # Errors
 ///
-/// No more descriptors.
+/// The process has no descriptor left.
 ///
 /// # Panics
 ///
@@ -31,7 +31,7 @@ pub fn spawn<B: Brand + 'static>(driver: Driver<B>) -> Result<JoinHandle<Result<
 ///
 /// # Errors
 ///
-/// No more descriptors.
+/// The process has no descriptor left.
 ///
 /// # Panics
 ///
@@ -52,7 +52,7 @@ async fn run(driver: impl Turns, readiness: AsyncFd<OwnedFd>) -> Result<(), Wait
             Poll::Pending => return Poll::Pending,
         };
         match readiness.poll_read_ready(context) {
-            // The next turn takes the events. A later event makes the descriptor readable again.
+            // The next turn takes the events. An event that comes later makes the descriptor readable again.
             Poll::Ready(Ok(mut ready)) => {
                 ready.clear_ready();
                 continue;

@@ -1,4 +1,4 @@
-//! What a posted request gives: the memory that was posted, or why there is no answer.
+//! Why a posted request has no good answer, and counts of what became of requests.
 
 use crate::completion::{Failure, FailureCause, PollError};
 use std::fmt;
@@ -13,12 +13,13 @@ pub struct Counters {
     pub completed: u64,
     /// Requests that have failed, or were flushed.
     pub failed: u64,
-    /// Requests whose future was dropped before it had the answer.
+    /// Requests that have completed, and whose future was dropped before it had the answer.
     pub strays: u64,
-    /// Strays that nobody has taken in time, whose memory was dropped.
+    /// Strays whose memory was dropped, because nobody took them before the depth of the queue was reached.
     pub dropped_strays: u64,
-    /// The fewest receives that were still posted when a receiver took one. If it comes near 0, the peer may have to
-    /// wait, or fail: post more. `None` for a sender, and before the first one was taken.
+    /// Each time the receiver takes a receive, it notes how many are still posted: this is the lowest number so far. If
+    /// it is near 0, post more receives, or the peer's sends may wait or fail. `None` for a sender, and before the
+    /// first receive was taken.
     pub fewest_receives: Option<u32>,
 }
 
@@ -50,7 +51,7 @@ impl<B> RequestError<B> {
         }
     }
 
-    /// The error without the memory, which is dropped: this error can leave a scoped domain.
+    /// The error without the memory, which is dropped. The result has no brand, so it can leave a scoped domain.
     pub fn into_cause(self) -> RequestErrorCause {
         match self {
             Self::Failed(failure) => RequestErrorCause::Failed(failure.into_cause()),
@@ -59,7 +60,7 @@ impl<B> RequestError<B> {
     }
 }
 
-/// An [`RequestError`] without its memory.
+/// A [`RequestError`] without its memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestErrorCause {

@@ -16,13 +16,15 @@ use std::task::{Context, Poll};
 
 /// A request that was posted. The future is ready when the request has completed, and gives its memory back.
 ///
-/// The request was posted before this value existed, and goes on whatever happens to this value. Dropping it abandons
-/// the answer, not the request: memory of a [`Pool`](crate::memory::Pool) goes home, and other memory comes out with
-/// [`Sender::take_stray`](super::Sender::take_stray), which keeps as many as the queue is deep and drops the oldest of
-/// more. In a `select!` pass `&mut posted`, which is a future too, and nothing is abandoned: if it loses, it may be
-/// polled again.
+/// The request is posted already, and goes on whatever happens to this future. Dropping the future abandons the answer,
+/// not the request. When the request completes, memory of a [`Pool`](crate::memory::Pool) goes home. Other memory is
+/// kept for [`Sender::take_stray`](super::Sender::take_stray): at most as many completions as the queue is deep, then
+/// the oldest is dropped.
 ///
-/// It has no deadline, since verbs have none: put a timeout around `&mut posted`.
+/// In a `select!` pass `&mut posted`, which is a future too. If another branch is ready first, nothing is abandoned,
+/// and `posted` may be polled again.
+///
+/// The future has no deadline, since verbs have none: put a timeout around `&mut posted`.
 #[must_use = "the request is posted, but its memory comes back only if the future is awaited"]
 pub struct Posted<B, V> {
     /// `None` after the answer was given.
@@ -44,7 +46,7 @@ impl<B, V> Posted<B, V> {
         self.id
     }
 
-    /// Gives up the answer: the same as dropping this.
+    /// Gives up the answer: the same as dropping the future.
     pub fn abandon(self) {}
 }
 
@@ -96,7 +98,7 @@ impl<B, V> fmt::Debug for Posted<B, V> {
     }
 }
 
-/// What came of an atomic.
+/// The answer of an atomic request.
 pub struct Fetched<B> {
     /// The value of the word before the request, in the byte order of this machine.
     pub original: u64,
@@ -119,9 +121,9 @@ mod sealed {
     pub trait Returned<B> {}
 }
 
-/// What a [`Posted`] request answers. Sealed.
+/// A type that a [`Posted`] future may give. Sealed.
 pub trait Answer<B>: sealed::Answer<B> + Sized {
-    /// The answer of a request that succeeded.
+    /// Makes the answer from the success of the request.
     #[doc(hidden)]
     fn of(success: Success<B>) -> Result<Self, Failure<B>>;
 }
@@ -175,9 +177,9 @@ impl<B> Answer<B> for Work<B> {
     }
 }
 
-/// Memory, and what of it comes back with the answer. Sealed.
+/// Memory of a request, and the type in which it comes back. Sealed.
 pub trait Returned<B>: sealed::Returned<B> {
-    /// What comes back.
+    /// What comes back: the memory, or `()` for [`Inline`] data.
     type Back: Answer<B>;
 }
 
@@ -202,13 +204,13 @@ impl<B, M: Returned<B>> Returned<B> for Addressed<B, M> {
     type Back = M::Back;
 }
 
-/// A kind of request, and what it answers if its memory is `M`. Sealed.
+/// A kind of request, and the type of its answer if its memory is `M`. Sealed.
 pub trait Answers<B, M>: sealed::Answers<B, M> {
     /// The answer.
     type Answer: Answer<B>;
 }
 
-/// These kinds give their memory back.
+/// Implements [`Answers`] for kinds of requests whose answer is their memory.
 macro_rules! give_memory_back {
     ($($kind:ty),*) => {$(
         impl<B, M: Returned<B>> sealed::Answers<B, M> for $kind {}
@@ -228,7 +230,7 @@ impl<B, M, K: Answers<B, M>> Answers<B, M> for Fenced<K> {
     type Answer = K::Answer;
 }
 
-/// Whether a brand's posted requests may go to other threads is checked here, for a brand that a program would use.
+/// Checks that posted requests of every [`Brand`] may go to other threads, not only of the brand `()` as above.
 #[allow(dead_code, reason = "a check for the compiler")]
 fn is_send<B: Brand, V>(posted: Posted<B, V>) -> impl Send {
     posted

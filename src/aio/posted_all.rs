@@ -13,8 +13,8 @@ use std::task::{Context, Poll};
 /// Requests that were posted together. The future is ready when all of them have completed, and gives their buffers
 /// back. Memory of other kinds is dropped.
 ///
-/// Dropping it abandons the answer, not the requests: see [`Posted`](super::Posted). It also drops the buffers that it
-/// has already: [`take_buffers`](Self::take_buffers) takes them first.
+/// Dropping the future abandons the answer, not the requests: see [`Posted`](super::Posted). The drop also drops the
+/// buffers that have come back already. Call [`take_buffers`](Self::take_buffers) first to keep them.
 #[must_use = "the requests are posted, but their memory comes back only if the future is awaited"]
 pub struct PostedAll<B> {
     desk: Arc<Desk<B>>,
@@ -49,20 +49,21 @@ impl<B> fmt::Debug for PostedAllError<B> {
 }
 
 impl<B> PostedAll<B> {
-    /// The requests from the id `first` to before `end`.
+    /// The requests from the id `first` up to, but without, `end`.
     pub(super) fn new(desk: &Arc<Desk<B>>, first: WorkId, end: WorkId) -> Self {
         let left = end.index().wrapping_sub(first.index());
         Self { desk: Arc::clone(desk), next: first, left, buffers: Vec::new(), failure: None, completed: 0 }
     }
 
-    /// Makes the future put the buffers into `buffers`, so that a program can use a vector again and allocate nothing.
+    /// Makes the future put the buffers into the vector `buffers`. If the vector has the capacity, nothing is
+    /// allocated.
     pub fn into_vec(mut self, mut buffers: Vec<Buffer<B>>) -> Self {
         buffers.append(&mut self.buffers);
         self.buffers = buffers;
         self
     }
 
-    /// The buffers that have come back so far. They are not in the answer then.
+    /// Takes the buffers that have come back so far. The answer then does not have them.
     pub fn take_buffers(&mut self) -> Vec<Buffer<B>> {
         std::mem::take(&mut self.buffers)
     }

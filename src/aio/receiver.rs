@@ -20,7 +20,7 @@ use std::task::{Context, Poll, ready};
 
 /// The half of a queue pair that receives: a stream of the receives that complete.
 ///
-/// A wait for the next receive holds no buffer, so it may be dropped at any time.
+/// The future of a wait holds no buffer, so it may be dropped at any time.
 pub struct Receiver<B, T = ReliableConnection> {
     // Dropped before the lane, so that the driver still learns that the pair is gone.
     half: ReceiveHalf<B, T>,
@@ -82,13 +82,13 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         posted
     }
 
-    /// From now on, posts receives by itself, with buffers of `pool` that hold at least `len_bytes`: now, and whenever
-    /// the next receive is asked for or taken. `most` limits how many receives are posted or wait to be taken; the
-    /// depth of the queue limits it too.
+    /// Makes the receiver post receives by itself, with buffers of `pool` that hold at least `len_bytes`. It posts now,
+    /// and whenever a task asks for the next receive or takes one. `most` limits how many receives are posted or wait
+    /// to be taken. The depth of the queue limits it too.
     ///
-    /// While the pool has no buffer, nothing is posted. A message that the program keeps is such a buffer: a peer that
-    /// sends faster than this side drops its messages meets an empty receive queue, and sends again after a while or
-    /// fails. [`Counters::fewest_receives`] tells how near that is.
+    /// While the pool has no buffer, nothing is posted. A message that the program keeps also keeps its buffer. If the
+    /// peer sends faster than this side drops messages, the receive queue becomes empty, and the peer's sends are
+    /// retried or fail. [`Counters::fewest_receives`] tells how near that is.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
     where
         T: OwnReceives,
     {
-        // Nobody polls under this lock, so no receive is counted twice.
+        // Under this lock nobody else polls, so no receive moves from `in_flight` to the inbox between the two counts.
         let slot = self.lane.slot();
         let out = self.lane.desk().with(|state| {
             let received = state.lane(slot).map_or(0, |lane| lane.received());
@@ -125,8 +125,9 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         Ok(())
     }
 
-    /// The next receive that completes. `None` if no receive is posted, so that none can complete; a receiver that
-    /// [posts by itself](Self::refill_from) waits for a buffer instead, until the pair is broken.
+    /// The next receive that completes. `None` if no receive is posted, since then none can complete. A receiver that
+    /// [posts by itself](Self::refill_from) then waits for a buffer of the pool instead. It returns `None` only if its
+    /// `most` is 0, the pair is broken, or the provider refuses the receive.
     ///
     /// # Errors
     ///
@@ -137,8 +138,8 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         std::future::poll_fn(|context| asking.who.poll_next(context)).await
     }
 
-    /// As [`next`](Self::next), for a future written by hand. While a receiver that [posts by
-    /// itself](Self::refill_from) waits for a buffer, it is in the queue of the pool until it is polled again.
+    /// As [`next`](Self::next), for a future written by hand. If a receiver that [posts by itself](Self::refill_from)
+    /// waits for a buffer, it stays in the pool's queue of waiters until it is polled again.
     #[inline]
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Success<B>, RequestError<B>>>> {
         if self.refill.is_none()
@@ -169,8 +170,8 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
     }
 
     fn poll_refilled(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Success<B>, RequestError<B>>>> {
-        // The pool may have set a buffer aside for this receiver. That one is posted before others are taken. If the
-        // post fails, the loop below ends.
+        // The pool may have set a buffer aside for this wait, so post that one first. If it cannot be posted, the loop
+        // below finds out why.
         if self.refill.as_ref().is_some_and(|refill| refill.waits()) {
             let _ = self.poll_refill(context);
         }
@@ -190,7 +191,7 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         }
     }
 
-    /// Lets the refill wait for a buffer, and post it.
+    /// Waits for a buffer of the pool, and posts it.
     fn poll_refill(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         let Some(refill) = &mut self.refill else { return Poll::Ready(false) };
         let posted = refill.poll_one(&mut self.half, self.lane.poller(), context);
@@ -198,7 +199,7 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         posted
     }
 
-    /// Lets the refill post.
+    /// Calls `f` with the refill, if there is one, and notes the next id, since `f` may post.
     fn with_refill<R>(&mut self, f: impl FnOnce(&mut Refill<B, T>, &mut ReceiveHalf<B, T>) -> R) -> Option<R> {
         let result = f(self.refill.as_mut()?, &mut self.half);
         self.lane.note_next(self.half.next_id());
@@ -230,7 +231,7 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         self.half.in_flight()
     }
 
-    /// What became of the receives.
+    /// The counts of what became of the receives.
     pub fn counters(&self) -> Counters {
         let fewest_receives = (self.fewest != u32::MAX).then_some(self.fewest);
         Counters { fewest_receives, ..self.lane.counters(self.half.next_id(), self.half.in_flight()) }
@@ -243,7 +244,7 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
 }
 
 impl<B, T> Asks for Receiver<B, T> {
-    /// A buffer that comes home goes to others.
+    /// Leaves the queue of the pool, so that the next buffer that comes home goes to another task.
     #[inline]
     fn end_wait(&mut self) {
         if let Some(refill) = &mut self.refill {

@@ -13,8 +13,8 @@ use std::task::{Context, Poll, ready};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RefillError {
-    /// The pool belongs to another protection domain than the queue pair. Only with the brand
-    /// [`Checked`](crate::Checked); others do not compile.
+    /// The pool belongs to another protection domain than the queue pair. This happens only with the brand
+    /// [`Checked`](crate::Checked): with other brands it does not compile.
     #[error("the pool belongs to another protection domain than the queue pair")]
     OtherDomain,
     /// The pool has no class for the length.
@@ -26,20 +26,22 @@ pub enum RefillError {
 pub(super) struct Refill<B, T> {
     pool: Pool<B>,
     len_bytes: usize,
-    /// The most receives that are posted, or have completed and were not taken.
+    /// The limit of `out`.
     most: u32,
-    /// How many of these there are.
+    /// How many receives are posted, or have completed and were not taken.
     out: u32,
     /// The wait for a buffer, while no receive is posted.
     wait: Option<Take<B>>,
-    /// When the wait looks at the pair again. Nothing else wakes it if the pair breaks: no receive comes back.
+    /// When the wait looks at the pair again. If the pair breaks, nothing else wakes the wait: no receive is posted, so
+    /// none is flushed.
     next_look: Option<Timer<B>>,
-    /// Posts a receive. It is a pointer, because only some transports have receives of their own.
+    /// Posts a receive. This is a function pointer, because `post_receive` exists only for some transports, and this
+    /// type serves all.
     post: fn(&mut ReceiveHalf<B, T>, Buffer<B>) -> bool,
 }
 
 impl<B: Brand, T: OwnReceives> Refill<B, T> {
-    /// A refill of a queue of `domain`, on which `out` receives are posted.
+    /// A refill for a receive queue of `domain`. `out` counts the receives that are posted or wait to be taken.
     pub(super) fn new(
         pool: &Pool<B>,
         domain: DomainId,
@@ -56,7 +58,7 @@ impl<B: Brand, T: OwnReceives> Refill<B, T> {
 }
 
 impl<B: Brand, T: Transport> Refill<B, T> {
-    /// Posts the receives that are missing, as far as the pool has buffers.
+    /// Posts receives until there are `most`, or the pool has no buffer, or the queue takes none.
     pub(super) fn run(&mut self, half: &mut ReceiveHalf<B, T>) {
         while self.out < self.most {
             let Ok(buffer) = self.pool.try_take(self.len_bytes) else { return };
@@ -66,7 +68,8 @@ impl<B: Brand, T: Transport> Refill<B, T> {
         }
     }
 
-    /// Waits for a buffer and posts it. False if the queue takes none: the pair is broken, or the provider refuses.
+    /// Waits for a buffer and posts it. False if it cannot be posted: `most` is 0, the pair is broken, or the provider
+    /// refuses the receive.
     pub(super) fn poll_one(
         &mut self,
         half: &mut ReceiveHalf<B, T>,
@@ -85,7 +88,7 @@ impl<B: Brand, T: Transport> Refill<B, T> {
             }
             if let Poll::Ready(taken) = Pin::new(&mut *wait).poll(context) {
                 self.end_wait();
-                // `TooLong` cannot come: `new` has asked for the length.
+                // `TooLong` cannot occur here, since `new` has checked the length.
                 return Poll::Ready(taken.is_ok_and(|buffer| self.posts(half, buffer)));
             }
             ready!(next_look.poll(context));
@@ -93,7 +96,7 @@ impl<B: Brand, T: Transport> Refill<B, T> {
         }
     }
 
-    /// Whether a buffer is waited for. It may be set aside already.
+    /// Whether there is a wait for a buffer. The pool may have set a buffer aside for it already.
     pub(super) fn waits(&self) -> bool {
         self.wait.is_some()
     }
@@ -103,7 +106,7 @@ impl<B: Brand, T: Transport> Refill<B, T> {
         self.out += 1;
     }
 
-    /// A receive has left the stream.
+    /// Notes a receive that the program has taken.
     pub(super) fn note_taken(&mut self) {
         self.out = self.out.saturating_sub(1);
     }
@@ -116,20 +119,20 @@ impl<B: Brand, T: Transport> Refill<B, T> {
 }
 
 impl<B, T> Refill<B, T> {
-    /// Waits for no buffer any more. One that was set aside goes to who waits next.
+    /// Ends the wait for a buffer. A buffer that was set aside for it goes to the next task that waits.
     pub(super) fn end_wait(&mut self) {
         (self.wait, self.next_look) = (None, None);
     }
 }
 
-/// Who asks for the next receive, for as long as that takes.
+/// A guard that lives as long as a task asks `who` for the next receive. Its drop ends the wait for a buffer.
 pub(super) struct Asking<'r, R: Asks> {
     pub(super) who: &'r mut R,
 }
 
-/// Somebody who asks for the next receive.
+/// A receiver or a connection, which tasks ask for the next receive.
 pub(super) trait Asks {
-    /// Nobody asks any more.
+    /// Called when a task does not ask for the next receive any more.
     fn end_wait(&mut self);
 }
 

@@ -24,17 +24,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// The half of a queue pair that sends. It posts at once, and what it returns is a future for the completion.
+/// The half of a queue pair that sends. A call posts at once, and returns a future for the completion.
 ///
-/// The order of the calls is the order of the requests, and a request is executed also if nobody awaits it. A call that
+/// Requests are posted in the order of the calls, and a request is executed even if nobody awaits it. A call that
 /// cannot post gives the memory back in its error. If the queue is full, [`room`](Self::room) waits for room.
 ///
-/// For one task; [`into_shared`](Self::into_shared) is for many.
+/// A sender is for one task. [`into_shared`](Self::into_shared) makes a sender for many tasks.
 pub struct Sender<B, T = ReliableConnection> {
     // Dropped before the lane, so that the driver still learns that the pair is gone.
     half: SendHalf<B, T>,
     lane: LaneHandle<B>,
-    /// How much room posts must leave for others.
+    /// How much room in the queue posts must leave for other tasks.
     held_back: u32,
 }
 static_assertions::assert_impl_all!(Sender<()>: Send);
@@ -75,7 +75,8 @@ impl<B: Brand, T: Transport> Sender<B, T> {
     }
 
     /// Moves the pair to Error: all its requests come out, and nothing more can be posted. The receiver and the futures
-    /// give their memory back. For a pair that is not closed yet, such as one whose peer is gone.
+    /// give the memory back. A program calls this when it does not close the pair at once, for example after the peer
+    /// has gone.
     ///
     /// # Errors
     ///
@@ -89,9 +90,9 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         (Arc::clone(self.lane.desk()), self.lane.slot())
     }
 
-    /// Lends the sender to `f`, whose posts leave room for `others`.
+    /// Lends the sender to `f`. The posts of `f` leave room for `others` requests.
     pub(super) fn holding_back<R>(&mut self, others: u32, f: impl FnOnce(&mut Self) -> R) -> R {
-        /// Holds nothing back any more, also after a panic of `f`.
+        /// Resets `held_back`, also if `f` panics.
         struct Release<'s, B, T>(&'s mut Sender<B, T>);
         impl<B, T> Drop for Release<'_, B, T> {
             fn drop(&mut self) {
@@ -102,13 +103,14 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         f(Release(self).0)
     }
 
-    /// Whether the room that is left is for others. A broken pair has no room for anybody, and a post says so.
+    /// Whether all room that is left is kept for other tasks. False if the pair is broken, so that the post itself says
+    /// so.
     #[inline(always)]
     fn is_held_back(&self) -> bool {
         self.held_back != 0 && self.half.room() <= self.held_back && !self.is_broken()
     }
 
-    /// Posts a request. An error gives back what `back` makes of the request.
+    /// Posts a request. An error holds what `back` makes of the request.
     #[inline(always)]
     fn post_as<M: RequestMemory<B, K>, K, V, R>(
         &mut self,
@@ -321,13 +323,13 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         self.posted(result)
     }
 
-    /// Posts requests for the items of a vector: see [`QueuePair::post_all`](crate::QueuePair::post_all). What comes
-    /// back is one future for all that were posted. Items that do not fit stay in `items`.
+    /// Posts requests for the items of a vector: see [`QueuePair::post_all`](crate::QueuePair::post_all). Returns one
+    /// future for all posted requests. Items that do not fit stay in `items`.
     ///
     /// # Errors
     ///
-    /// As [`QueuePair::post_all`](crate::QueuePair::post_all). Requests before the one that was refused are posted;
-    /// their memory comes out of [`take_stray`](Self::take_stray).
+    /// As [`QueuePair::post_all`](crate::QueuePair::post_all). The requests before the one that was refused are posted.
+    /// Their memory comes out of [`take_stray`](Self::take_stray), or goes home to its pool.
     #[inline]
     pub fn post_all<'env, X, M: RequestMemory<B, K> + 'env, K>(
         &mut self,
@@ -338,7 +340,7 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         T: Carries<K>,
     {
         let first = self.half.next_id();
-        // Nothing is allocated unless others wait for room and there are more items than fit.
+        // Allocates only if room is kept for other tasks and there are more items than fit.
         let most = self.half.room().saturating_sub(self.held_back) as usize;
         let leaves_some = self.held_back != 0 && most < items.len() && !self.is_broken();
         let mut rest = if leaves_some { items.split_off(most) } else { Vec::new() };
@@ -346,12 +348,12 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         items.append(&mut rest);
         self.lane.note_next(self.half.next_id());
         let posted = PostedAll::new(self.lane.desk(), first, self.half.next_id());
-        // After an error `posted` is dropped, which notes its requests as strays.
+        // After an error, the drop of `posted` abandons the requests that were posted.
         result.map(|_| posted)
     }
 
-    /// Waits until the queue has room for one more request. Ready at once if it has, or if the pair is broken: the next
-    /// post then says why.
+    /// Waits until the queue has room for one more request. If the pair is broken, this is ready too, and the next post
+    /// says why.
     ///
     /// Dropping the future loses nothing.
     ///
@@ -390,9 +392,9 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         self.half.in_flight()
     }
 
-    /// The completion of a request whose future was dropped, the oldest first; `None` if there is none, or none has
-    /// completed. Memory of a [`Pool`](crate::memory::Pool) is not here: it went home. There are never more than the
-    /// depth of the queue: further ones push the oldest out, whose memory is dropped.
+    /// The completion of a request whose future was dropped, the oldest first. `None` if no such request has completed.
+    /// Memory of a [`Pool`](crate::memory::Pool) is not here: it went home. At most as many completions are kept as the
+    /// queue is deep. Then the oldest is dropped, with its memory.
     ///
     /// # Examples
     ///
@@ -410,7 +412,7 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         self.lane_state(|state, slot| state.lane(slot)?.take_stray())
     }
 
-    /// What became of the requests.
+    /// The counts of what became of the requests.
     pub fn counters(&self) -> Counters {
         self.lane.counters(self.half.next_id(), self.half.in_flight())
     }
@@ -424,7 +426,7 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         self.half.number()
     }
 
-    /// The first failure of the pair that was polled.
+    /// The first failure of the pair that the poller saw. `None` if there was none, or only flushed requests.
     pub fn first_failure(&self) -> Option<Status> {
         self.half.first_failure()
     }

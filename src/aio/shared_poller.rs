@@ -9,12 +9,12 @@ use crate::domain::DomainId;
 use std::fmt;
 use std::sync::Arc;
 
-/// The poller of a completion queue, shared by all tasks that wait for its requests. A handle: clones name the same
-/// poller.
+/// The poller of a completion queue, shared by all tasks that wait for its requests. This is a handle: clones name the
+/// same poller.
 ///
-/// Whoever waits polls: a future that is polled looks at the completion queue itself, and keeps what it finds for
-/// others. Only if nothing has come does it sleep, and then a [`Driver`] wakes it. Without a driver everything works
-/// too, but futures that wait poll again and again.
+/// Whoever waits polls: a future polls the completion queue itself, and puts completions of other requests where their
+/// tasks find them. The future sleeps only if its own completion has not come. Then a [`Driver`] wakes it. Without a
+/// driver everything works too, but futures that wait poll again and again.
 ///
 /// # Examples
 ///
@@ -82,25 +82,27 @@ impl<B> SharedPoller<B> {
         self.id
     }
 
-    /// The driver of this poller; `None` if there is one already. After a driver was dropped there can be another one.
+    /// The driver of this poller. `None` while there is another one. When a driver was dropped, the next call makes
+    /// one.
     pub fn driver(&self) -> Option<Driver<B>> {
         Driver::enter(&self.desk)
     }
 
-    /// A completion of a queue pair that uses the same completion queue and was not [split](Self::split) here, the
-    /// oldest first.
+    /// The oldest kept completion of a queue pair that uses the same completion queue and was not [split](Self::split)
+    /// here, or of a shared receive queue of which there is no [stream](Self::receives_of).
     ///
-    /// A program that only uses pairs that it splits here need not call this. The receives of a pair that was dropped
-    /// before it was split are here, except that flushed memory of a [`Pool`](crate::memory::Pool) goes home. There are
-    /// at most as many as the completion queue has room for; then the oldest that failed is dropped.
+    /// A program that splits all its pairs here, and makes those streams, need not call this. If a pair is dropped
+    /// before it is split, its receives come out here, except that flushed memory of a [`Pool`](crate::memory::Pool)
+    /// goes home. At most as many completions are kept as the completion queue has room for. Then the oldest that
+    /// failed is dropped, or the oldest if none failed.
     ///
-    /// A message that comes before its pair is split is here until then. So a program that calls this while a pair is
-    /// being connected may take a message that is then missing in the connection.
+    /// A message that comes before its pair is split is kept here until the split. If a program calls this while a pair
+    /// is being connected, it may take a message that is then missing in the connection.
     pub fn take_unclaimed(&self) -> Option<Completion<B>> {
         self.desk.take_unclaimed()
     }
 
-    /// How often tasks slept and the driver looked.
+    /// How often tasks slept, and how many turns the driver took.
     pub fn counters(&self) -> PollerCounters {
         self.desk.with(|state| state.counters)
     }

@@ -15,8 +15,9 @@ use std::task::{Context, Poll};
 
 /// The receives of a shared receive queue that complete on one completion queue: a stream that never ends.
 ///
-/// [`Success::queue_pair`](crate::Success::queue_pair) names the pair that took the message. The program posts receives
-/// to the queue itself, [`SharedReceiveQueue::post_receive`]. A wait holds no buffer, so it may be dropped at any time.
+/// [`Success::queue_pair`](crate::Success::queue_pair) names the pair that took the message. The program posts the
+/// receives with [`SharedReceiveQueue::post_receive`]. The future of a wait holds no buffer, so it may be dropped at
+/// any time.
 pub struct SharedReceives<B> {
     poller: SharedPoller<B>,
     number: u32,
@@ -28,14 +29,14 @@ static_assertions::assert_not_impl_any!(SharedReceives<()>: Clone);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceivesError {
-    /// The queue belongs to another protection domain than the poller. Only with the brand
-    /// [`Checked`](crate::Checked); others do not compile.
+    /// The queue belongs to another protection domain than the poller. This happens only with the brand
+    /// [`Checked`](crate::Checked): with other brands it does not compile.
     #[error(
         "the shared receive queue belongs to another protection domain than the poller \
          (see docs/failures.md#no-stream-of-receives)"
     )]
     OtherDomain,
-    /// There is a stream of this queue on this poller.
+    /// There is a stream of this queue's receives on this poller already.
     #[error(
         "this poller has a stream of the queue's receives already: drop that first \
          (see docs/failures.md#no-stream-of-receives)"
@@ -44,8 +45,9 @@ pub enum ReceivesError {
 }
 
 impl<B: Brand> SharedPoller<B> {
-    /// The receives of `queue` that complete on this poller's queue, because a pair that took the message completes its
-    /// receives here. There is at most one such stream at a time for a queue and a poller.
+    /// A stream of the receives of `queue` that complete on this poller's completion queue. Those are the receives that
+    /// were taken by pairs whose receives complete here. A poller has at most one such stream at a time for each
+    /// `queue`.
     ///
     /// # Errors
     ///
@@ -110,7 +112,7 @@ impl<B: Brand> Stream for SharedReceives<B> {
 
 impl<B> Drop for SharedReceives<B> {
     fn drop(&mut self) {
-        // Dropped without the lock: what is in it may run code of the program.
+        // The lane is dropped without the lock, since the drop of its wakers and memory may run code of the program.
         drop(self.desk().with(|state| state.detach_shared(self.number)));
     }
 }

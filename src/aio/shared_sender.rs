@@ -14,11 +14,11 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-/// A [`Sender`] for many tasks. A handle: clones name the same sender.
+/// A [`Sender`] for many tasks. This is a handle: clones name the same sender.
 ///
-/// A task posts with [`with`](Self::with), which locks the sender for that moment. If the queue is full,
-/// [`room`](Self::room) waits for a [`Permit`]; who has waited longest gets the next one, and nobody overtakes. Tasks
-/// that can have a queue pair each need no lock.
+/// A task posts with [`with`](Self::with), which locks the sender for the length of the call. If the queue is full,
+/// [`room`](Self::room) waits for a [`Permit`]. The task that has waited longest gets the next permit, and no other
+/// post overtakes it. If each task can have a queue pair of its own, prefer that: it needs no lock.
 ///
 /// # Examples
 ///
@@ -40,14 +40,14 @@ struct Inner<B, T> {
     sender: Sender<B, T>,
     /// How many permits there are that have not been used.
     permits: u32,
-    /// Who waits for a permit, the first in front, and the waker of each.
+    /// The line of those who wait for a permit, the longest wait in front: the number and the waker of each.
     waiting: VecDeque<(u64, Option<Waker>)>,
-    /// The number of the next one who waits.
+    /// The number that the next one in the line gets.
     next: u64,
 }
 
 impl<B: Brand, T: Transport> Sender<B, T> {
-    /// The same sender, for many tasks.
+    /// Makes this sender usable by many tasks.
     pub fn into_shared(self) -> SharedSender<B, T> {
         let inner = Inner { sender: self, permits: 0, waiting: VecDeque::new(), next: 0 };
         SharedSender { inner: Arc::new(Mutex::new(inner)) }
@@ -55,10 +55,11 @@ impl<B: Brand, T: Transport> Sender<B, T> {
 }
 
 impl<B: Brand, T: Transport> SharedSender<B, T> {
-    /// Lends the sender to `f`, to post. Another task that wants to post meanwhile blocks its thread, so `f` should do
-    /// nothing else, and must not use this sender in another way.
+    /// Lends the sender to `f`, to post. Meanwhile a task that calls this on another thread blocks that thread, so `f`
+    /// should only post. `f` must not use this `SharedSender`, or it deadlocks.
     ///
-    /// Room that was promised by [`room`](Self::room), or that others wait for, is not there for `f`: its posts answer
+    /// The posts of `f` cannot use room that [`room`](Self::room) has promised to others. While others wait for room,
+    /// they cannot use any. If no other room is left, they fail with
     /// [`PostError::QueueFull`](crate::PostError::QueueFull).
     pub fn with<R>(&self, f: impl FnOnce(&mut Sender<B, T>) -> R) -> R {
         let mut inner = lock(&*self.inner);
@@ -68,7 +69,7 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
 
     /// Waits for room for one request. Dropping the future loses nothing.
     ///
-    /// If the pair is broken, there is a permit at once: the post then says why.
+    /// If the pair is broken, a permit comes without room, and the post then says why.
     ///
     /// # Errors
     ///
@@ -80,7 +81,7 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
         }
     }
 
-    /// A permit, if there is room and nobody waits.
+    /// A permit, if there is room and nobody is in the line.
     #[inline(always)]
     fn take_at_once(&self) -> Option<Permit<'_, B, T>> {
         let mut inner = lock(&*self.inner);
@@ -105,7 +106,7 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
 }
 
 impl<B, T> Inner<B, T> {
-    /// The waker of the first who waits.
+    /// Takes the waker of the first in the line.
     fn first_waker(&mut self) -> Option<Waker> {
         self.waiting.front_mut().and_then(|(_, waker)| waker.take())
     }
@@ -121,13 +122,13 @@ struct Room<'s, B, T> {
 /// A waker that was replaced, to be dropped without the lock.
 type OldWaker = Option<Waker>;
 
-/// What a look at the line of a sender tells.
+/// What a look at the line has found.
 enum Look {
-    /// There is a permit. The waker is that of the next one in the line.
+    /// The caller has a permit. The waker is that of the next one in the line.
     Permit(Option<Waker>),
-    /// The first in the line waits for a permit to end, or for a request of the sender to complete.
+    /// The caller is the first in the line. It waits for a permit to end, or for a request of the sender to complete.
     First(#[allow(dead_code, reason = "is dropped")] OldWaker),
-    /// Wait for those in front.
+    /// The caller waits for those in front of it.
     InLine(#[allow(dead_code, reason = "is dropped")] OldWaker),
 }
 
@@ -157,16 +158,15 @@ impl<B: Brand, T: Transport> Room<'_, B, T> {
 impl<'s, B: Brand, T: Transport> Future for Room<'s, B, T> {
     type Output = Result<Permit<'s, B, T>, PollError>;
 
-    /// Runs no code of a waker under the lock of the sender. So it first notes the wait for room, and looks once more
-    /// afterwards: what completed in between woke nobody.
+    /// No code of a waker may run under the lock of the sender, so the look at the room and the note of the wait do not
+    /// happen under one lock. A request that completes between them wakes nobody. So this looks once more after it has
+    /// noted the wait.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut is_noted = false;
         loop {
             match self.look(context.waker().clone()) {
                 Look::Permit(next) => {
-                    // If the waker below panics, this is dropped, and the room is free again.
-                    let permit = Permit { sender: self.sender };
-                    // There may be room for the next one in the line, too.
+                    // There may be room for the next one in the line too.
                     if let Some(next) = next {
                         next.wake();
                     }
@@ -207,7 +207,7 @@ impl<B, T> Drop for Room<'_, B, T> {
     }
 }
 
-/// Room for one request of a [`SharedSender`]. Dropping it gives the room to the next one who waits.
+/// Room for one request of a [`SharedSender`]. Dropping the permit gives the room to the next task in the line.
 #[must_use = "it keeps room from others"]
 pub struct Permit<'s, B, T = ReliableConnection> {
     sender: &'s SharedSender<B, T>,
@@ -216,12 +216,12 @@ pub struct Permit<'s, B, T = ReliableConnection> {
 impl<B: Brand, T: Transport> Permit<'_, B, T> {
     /// Lends the sender to `f`, whose first post has room. See [`SharedSender::with`].
     pub fn with<R>(self, f: impl FnOnce(&mut Sender<B, T>) -> R) -> R {
-        // Dropped after the guard, also if `f` panics.
+        // Declared before the guard, so it is dropped, and wakes, after the guard, also if `f` panics.
         let _wake_first;
         let mut guard = lock(&*self.sender.inner);
         mem::forget(self);
-        // The promise ends under the same lock as the post. If it ended later, there would be a moment with less room
-        // than was promised.
+        // The permit ends and the post happens while the lock is held once. Otherwise the permits could promise more
+        // room than there is, for a moment.
         let others = guard.permits - 1;
         guard.permits = others;
         _wake_first = WakeOnDrop(guard.first_waker());
@@ -231,7 +231,7 @@ impl<B: Brand, T: Transport> Permit<'_, B, T> {
 
 impl<B, T> Drop for Permit<'_, B, T> {
     fn drop(&mut self) {
-        // Dropped after the guard.
+        // Declared before the guard, so it is dropped after the guard.
         let _wake_first;
         let mut guard = lock(&*self.sender.inner);
         guard.permits -= 1;
@@ -239,7 +239,7 @@ impl<B, T> Drop for Permit<'_, B, T> {
     }
 }
 
-/// A waker that is woken when this is dropped.
+/// The drop of this wakes the waker.
 struct WakeOnDrop(Option<Waker>);
 
 impl Drop for WakeOnDrop {

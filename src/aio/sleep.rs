@@ -7,13 +7,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// Ready at a time. It comes from [`SharedPoller::sleep`].
+/// A future that is ready at a given time. [`SharedPoller::sleep`] makes it.
 ///
-/// The [`Driver`](super::Driver) of the poller wakes it. Without a driver it is polled again and again, as all futures
-/// of the poller are.
+/// The [`Driver`](super::Driver) of the poller wakes its task. Without a driver, the future is polled again and again,
+/// as all futures of the poller are.
 #[must_use = "it does nothing until it is awaited"]
 pub struct Sleep<B> {
-    /// `None`: never.
+    /// `None`: never ready.
     timer: Option<Timer<B>>,
 }
 static_assertions::assert_impl_all!(Sleep<()>: Send, Sync, Unpin);

@@ -9,7 +9,7 @@ use crate::queue::state::ReadyToSend;
 use crate::queue::transport::Transport;
 use std::fmt;
 
-/// A queue pair completes on another queue than that of the poller. The pair comes back.
+/// A queue pair completes on another completion queue than that of the poller. The pair comes back.
 #[derive(thiserror::Error)]
 #[error("the queue pair completes on another completion queue: use that queue's poller, or `split_on` for two queues")]
 pub struct OtherQueueError<P> {
@@ -27,7 +27,7 @@ impl<P> fmt::Debug for OtherQueueError<P> {
 type SplitError<B, T> = OtherQueueError<QueuePair<B, ReadyToSend, T>>;
 
 impl<B: Brand> SharedPoller<B> {
-    /// Takes a queue pair apart into a half that sends and a half that receives, both of which use this poller.
+    /// Takes a queue pair apart into a half that sends and a half that receives. Both use this poller.
     ///
     /// # Errors
     ///

@@ -1,25 +1,26 @@
 //! Connecting without rdma_cm, for tasks on tokio: the two sides exchange records over a TCP stream.
 //!
-//! For devices or networks that have no rdma_cm, and for soft devices. Not for iWARP, which connects by
-//! [`cm`](super::cm) only.
+//! This is for devices or networks that have no rdma_cm, and for soft devices. It is not for iWARP, which connects only
+//! by [`cm`](super::cm).
 //!
-//! Each side sends one *greeting* with its [`Endpoint`] and some bytes of the program. When its pair is Ready To Send,
-//! it sends one more byte, `!`, and waits for that of the peer. So a side that has the connection knows that the peer
-//! can receive. The stream then stays open with the connection: its end tells the peer that this side has gone.
+//! Each side sends one *greeting* with its [`Endpoint`] and some bytes of the program. When the pair of a side is Ready
+//! To Send, that side sends one more byte, `!`, and waits for the `!` of the peer. So a side that has a [`Connection`]
+//! knows that the peer can receive. The stream stays open as long as the connection. When one side closes the stream,
+//! the other side knows that the first has gone.
 //!
 //! | bytes of a greeting | |
 //! |---|---|
 //! | 2 | `b"IT"` |
 //! | 1 | the version: 1 |
-//! | 1 | 1: a record follows; 2: a refusal, without a record |
-//! | 2 | how many bytes of the program there are, at most [`MOST_DATA`], in network byte order |
+//! | 1 | 1: a record follows; 2: this is a refusal, without a record |
+//! | 2 | the number of bytes of the program, at most [`MOST_DATA`], in network byte order |
 //! | 2 | zero |
-//! | 32 | the record of the [`Endpoint`], unless it is a refusal |
+//! | 32 | the record of the [`Endpoint`]; missing in a refusal |
 //! | 0 to [`MOST_DATA`] | the bytes of the program |
 //!
-//! The peer is not trusted. A greeting of another form ends the exchange before anything is done to the pair. Nothing
-//! is allocated for a length that the peer only claims. A deadline ends the wait for a peer that sends slowly or not at
-//! all. But whoever reaches the port can connect, and the stream is not encrypted.
+//! The peer is not trusted. If its greeting has another form, the exchange ends before anything is done to the pair.
+//! Memory for the peer's bytes is allocated only after they have arrived. A deadline ends the wait for a peer that
+//! sends slowly or not at all. But whoever reaches the port can connect, and the stream is not encrypted.
 #![forbid(unsafe_code)]
 #![allow(clippy::result_large_err, reason = "an error gives the pair back, and no step is on the data path")]
 
@@ -41,7 +42,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
 use tokio::time::{Instant, timeout_at};
 
-/// The most bytes that a program sends along.
+/// The most bytes that a program may send along.
 pub const MOST_DATA: usize = 512;
 
 const MAGIC: [u8; 2] = *b"IT";
@@ -49,23 +50,23 @@ const VERSION: u8 = 1;
 const HEAD: usize = 8;
 const ENDPOINT: u8 = 1;
 const REFUSAL: u8 = 2;
-/// The byte that says that a side is Ready To Send.
+/// The byte that says that the pair of a side is Ready To Send.
 const READY: u8 = b'!';
 
 /// Why two sides did not connect.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The stream failed: nobody listens, or the network is down.
+    /// The stream failed, for example because nobody listens or the network is down.
     #[error("the TCP stream failed")]
     Io(#[from] io::Error),
     /// The peer closed the stream before both sides were connected.
     #[error("the peer ended or gave up before the connection was established")]
     PeerGone,
-    /// The peer refused, and sent these bytes along.
+    /// The peer refused the connection, and sent these bytes along.
     #[error("the peer refused the connection")]
     Refused(Vec<u8>),
-    /// The peer sent something else than a greeting: it is another kind of program, or one of another version.
+    /// The peer sent something else than a greeting: it is another kind of program, or uses another version.
     #[error("the peer speaks another protocol: its {0} is wrong (see docs/failures.md#greeting)")]
     Greeting(&'static str),
     /// The record of the peer is wrong.
@@ -152,7 +153,7 @@ fn greeting(endpoint: Option<&Endpoint>, data: &[u8]) -> Result<Vec<u8>, Cause> 
     Ok(bytes)
 }
 
-/// What the head of a greeting says: whether a record follows, and how many bytes of the program.
+/// Reads the head of a greeting: whether a record follows, and how many bytes of the program.
 fn parse_head(head: [u8; HEAD]) -> Result<(bool, usize), Cause> {
     let [m, n, version, kind, high, low, zeros @ ..] = head;
     let len = usize::from(u16::from_be_bytes([high, low]));
@@ -182,9 +183,9 @@ async fn read_greeting(stream: &mut TcpStream, deadline: Deadline) -> Result<(En
 }
 
 /// Connects the pair to whoever [listens](Listener) at `address`, within `timeout`. The peer reads `data` with
-/// [`Request::data`], and this side that of the peer with [`Link::peer_data`](super::Link::peer_data).
+/// [`Request::data`]. This side reads the peer's data with [`Link::peer_data`](super::Link::peer_data).
 ///
-/// Post receives first, if the peer's first message needs one. Dropping the future is sound: the pair is destroyed, and
+/// If the peer sends first, post receives before this call. Dropping the future is sound: the pair is destroyed, and
 /// the peer learns that this side has gone.
 ///
 /// # Errors
@@ -287,7 +288,7 @@ async fn establish<B: Brand, T: Reliable>(
         .map_err(|(error, _)| Failed { queue_pair: down(error.queue_pair), cause: Cause::OtherQueue })
 }
 
-/// Tells the peer that this side is Ready To Send, and waits until the peer says so.
+/// Tells the peer that this side is Ready To Send, and waits until the peer says the same.
 async fn meet(stream: &mut TcpStream, deadline: Deadline) -> Result<(), Cause> {
     deadline.run(stream.write_all(&[READY])).await?;
     let mut theirs = [0];
@@ -295,7 +296,7 @@ async fn meet(stream: &mut TcpStream, deadline: Deadline) -> Result<(), Cause> {
     if theirs == [READY] { Ok(()) } else { Err(Cause::Greeting("last byte")) }
 }
 
-/// Moves the pair to Error. If that fails, returns it as it is.
+/// Moves the pair to Error. If that fails, returns the pair as it is.
 fn down<B: Brand, T: Reliable>(pair: QueuePair<B, ReadyToSend, T>) -> AnyQueuePair<B, T> {
     pair.into_error().map_or_else(|error| error.queue_pair.into(), Into::into)
 }
@@ -321,7 +322,7 @@ impl Listener {
         Self { inner }
     }
 
-    /// The address that it is bound to, with the actual port.
+    /// The address that the listener is bound to, with the actual port.
     ///
     /// # Errors
     ///
@@ -330,12 +331,12 @@ impl Listener {
         self.inner.local_addr()
     }
 
-    /// The next peer. It has said nothing yet: read its greeting in a task of its own, so that one that is silent does
-    /// not keep others out. A wait may be dropped at any time.
+    /// The next peer. Its greeting is not read yet. Read the greeting in a task of its own, so that a silent peer does
+    /// not keep other peers waiting. The future may be dropped at any time.
     ///
     /// # Errors
     ///
-    /// The system refused, for example because the process has no descriptor left. The listener goes on.
+    /// The system refused, for example because the process has no descriptor left. The listener can still be used.
     pub async fn accept(&self) -> io::Result<Arrival> {
         let (stream, peer) = self.inner.accept().await?;
         stream.set_nodelay(true)?;
@@ -343,7 +344,7 @@ impl Listener {
     }
 }
 
-/// A peer that has opened a stream, and has not said what it wants. Dropping it closes the stream.
+/// A peer that has opened a stream, and whose greeting is not read yet. Dropping this closes the stream.
 #[derive(Debug)]
 pub struct Arrival {
     stream: TcpStream,
@@ -368,8 +369,8 @@ impl Arrival {
     }
 }
 
-/// A request of a peer for a connection. Dropping it closes the stream, so that the peer learns that it was not
-/// accepted.
+/// A request of a peer for a connection. Dropping the request closes the stream, so the peer learns that the request
+/// was not accepted.
 #[derive(Debug)]
 pub struct Request {
     stream: TcpStream,
@@ -389,7 +390,7 @@ impl Request {
         self.peer
     }
 
-    /// Refuses, and sends `data` along, at most for `timeout`.
+    /// Refuses the connection, and sends `data` along, at most for `timeout`.
     ///
     /// # Errors
     ///
@@ -399,8 +400,8 @@ impl Request {
         Deadline::after(timeout).run(self.stream.write_all(&refusal)).await
     }
 
-    /// Connects the pair to the peer, and waits until both sides are Ready To Send, at most for `timeout`. Post
-    /// receives first, if the peer's first message needs one.
+    /// Connects the pair to the peer, and waits until both sides are Ready To Send, at most for `timeout`. If the peer
+    /// sends first, post receives before this call.
     ///
     /// # Errors
     ///
@@ -426,7 +427,7 @@ impl Request {
     }
 }
 
-/// The stream of a connection, whose end tells of the peer's.
+/// The TCP stream of a connection. The end of the stream tells that the peer has gone.
 pub(super) struct TcpBond {
     stream: TcpStream,
     data: Vec<u8>,
@@ -440,7 +441,7 @@ impl TcpBond {
             }
             match self.stream.try_read(&mut [0]) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // The end of the stream, an error, or a byte that no peer sends.
+                // The end of the stream, an error, or a byte where a correct peer sends none.
                 _ => return Poll::Ready(End::Disconnected),
             }
         }
@@ -472,7 +473,7 @@ mod tests {
         assert_eq!(head(&greeting(None, &[0; MOST_DATA]).unwrap()).unwrap(), (false, MOST_DATA));
     }
 
-    /// Whatever byte of the head is changed, the greeting is refused or says a length within the limit.
+    /// If any byte of the head is changed, the greeting is refused or says a length within the limit.
     #[test]
     fn each_damaged_head_is_refused_or_within_the_limit() {
         let good = greeting(None, b"").unwrap();

@@ -1,4 +1,4 @@
-//! A time to wait for. The driver of a shared poller is the clock: no runtime is needed.
+//! A time to wait for. The driver of a shared poller is the clock, so no runtime is needed.
 
 use super::shared_poller::SharedPoller;
 use super::timers::TimerKey;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// A time to wait for. Without a driver, who waits polls again and again.
+/// A time to wait for. Without a driver, the task that waits polls again and again.
 pub(super) struct Timer<B> {
     poller: SharedPoller<B>,
     key: TimerKey,
@@ -14,7 +14,7 @@ pub(super) struct Timer<B> {
 }
 
 impl<B> Timer<B> {
-    /// A timer that is over after `left`. A time that no clock can hold is taken as 30 years.
+    /// A timer that is over after `left`. If `left` is too long for an [`Instant`], the timer runs for 30 years.
     pub(super) fn after(poller: &SharedPoller<B>, left: Duration) -> Self {
         const LONG: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
         let now = Instant::now();
@@ -27,12 +27,12 @@ impl<B> Timer<B> {
         Self { poller: poller.clone(), key: (at, NUMBERS.fetch_add(1, Ordering::Relaxed)), is_set: false }
     }
 
-    /// When it is over.
+    /// When the timer is over.
     pub(super) fn at(&self) -> Instant {
         self.key.0
     }
 
-    /// Starts again with `left`.
+    /// Starts the timer again: it is over after `left`.
     pub(super) fn restart(&mut self, left: Duration) {
         let poller = self.poller.clone();
         *self = Self::after(&poller, left);

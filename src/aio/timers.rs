@@ -1,11 +1,11 @@
-//! The timers of a shared poller, which its driver keeps.
+//! The timers of a shared poller. Its driver wakes the tasks that wait for them.
 
 use super::after::After;
 use std::collections::BTreeMap;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// When a timer is over, and its number.
+/// When a timer is over, and a number that tells timers of the same time apart.
 pub(super) type TimerKey = (Instant, u64);
 
 /// The timers for which somebody waits.
@@ -25,12 +25,12 @@ impl Timers {
         self.0.first_key_value().is_some_and(|(next, _)| *next == timer)
     }
 
-    /// How long the next timer still runs.
+    /// How long it takes until the next timer is over.
     pub(super) fn left(&self) -> Option<Duration> {
         self.0.first_key_value().map(|((at, _), _)| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Wakes who waits for timers that are over. False if there is no room for all of them.
+    /// Wakes the tasks whose timers are over. False if `after` has no room for all of their wakers.
     pub(super) fn ring<B>(&mut self, after: &mut After<B>) -> bool {
         while self.left().is_some_and(|left| left.is_zero()) {
             if !after.has_room() {
@@ -48,11 +48,11 @@ impl Timers {
     }
 }
 
-/// What follows from setting a timer, to be done without the lock.
+/// What setting a timer returns: wakers to drop or wake without the lock.
 pub(super) struct SetTimer {
-    /// The waker that was set before.
+    /// The waker that the timer had before, to be dropped.
     pub(super) before: Option<Waker>,
-    /// The driver, which must learn of this timer.
+    /// The waker of the driver, to be woken if the driver must learn of this timer.
     pub(super) driver: Option<Waker>,
     /// Whether there is a driver.
     pub(super) is_driven: bool,
