@@ -872,7 +872,7 @@ fn a_waker_that_panics_loses_no_answer_of_who_polled() {
         let mut posted = tasks.left.0.write(tasks.domain.buffer(8).unwrap(), &remote).unwrap();
         assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut posted).is_ready())).is_err());
         assert!(support::eventually(|| match poll_once(&mut posted) {
-            Poll::Ready(answer) => !fails == answer.is_ok(),
+            Poll::Ready(answer) => fails != answer.is_ok(),
             Poll::Pending => false,
         }));
     }
