@@ -321,13 +321,12 @@ impl<B> Desk<B> {
         }
     }
 
-    /// Makes a lane for a work queue. No future exists for sends that were posted before this call, so they become
-    /// strays.
+    /// Makes a lane for a work queue.
     ///
-    /// `ids` is called under the lock, so that no completion is polled meanwhile. Returns the ids, and the generation
-    /// of the lane.
-    pub(super) fn attach(&self, ids: impl FnOnce() -> QueueIds, depth: u32) -> (QueueIds, u64) {
-        let (ids, generation, left, sends) = self.with_after(|state, after| {
+    /// `ids` is called under the lock, so that no completion is polled meanwhile. Returns the ids, the generation of the
+    /// lane, and what [`settle_late`](Self::settle_late) takes.
+    pub(super) fn attach(&self, ids: impl FnOnce() -> QueueIds, depth: u32) -> (QueueIds, u64, Late<B>) {
+        self.with(|state| {
             let ids = ids();
             let mut after = After::new();
             let (generation, left, sends) = state.attach(ids, depth, &mut after);
@@ -335,8 +334,8 @@ impl<B> Desk<B> {
         })
     }
 
-    /// Does the rest of [`attach`](Self::attach) without the lock. Sends from before the lane have nobody who asks for
-    /// them, so they become strays.
+    /// Does the rest of [`attach`](Self::attach) without the lock. No future exists for sends that were posted before
+    /// the call of `attach`, so they become strays.
     pub(super) fn settle_late(&self, ids: QueueIds, late: Late<B>) {
         let Late { sends, left, mut after } = late;
         let slot = ids.next.key().slot();
@@ -797,6 +796,12 @@ impl<B> State<B> {
             let timers = [self.poller.next_timer(), self.timers.left()];
             return Attempt::Ready(Ok(Turn::Sleep(timers.into_iter().flatten().min())));
         }
+    }
+
+    /// Whether the driver has nobody to sleep for once there are no handles. The abandoned requests of a pair that was
+    /// leaked never complete.
+    fn is_over(&self) -> bool {
+        self.tally.waits == 0 || self.tally.has_no_future() && self.poller.has_leaked()
     }
 
     /// Takes the wakers of all who wait. Those tasks will poll again. Abandoned requests stay noted.

@@ -50,6 +50,8 @@ pub(super) struct Left<B> {
 pub(super) struct Tally {
     /// How many waits there are. An abandoned request counts as a wait. While this is 0, nobody needs an event.
     pub(super) waits: usize,
+    /// How many of these waits are for abandoned requests.
+    pub(super) abandoned: usize,
     /// How many completed sends are in their places, plus how many tasks wait for room.
     pub(super) kept: usize,
 }

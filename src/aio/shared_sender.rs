@@ -166,6 +166,8 @@ impl<'s, B: Brand, T: Transport> Future for Room<'s, B, T> {
         loop {
             match self.look(context.waker().clone()) {
                 Look::Permit(next) => {
+                    // If the waker below panics, this is dropped, and the room is free again.
+                    let permit = Permit { sender: self.sender };
                     // There may be room for the next one in the line too.
                     if let Some(next) = next {
                         next.wake();
