@@ -351,7 +351,8 @@ impl<B: Brand, A: Exposed> GrantedPart<'_, B, A> {
         self.post(buffer, |sender, buffer| sender.read(buffer, &self.region))
     }
 
-    /// Compares and swaps the first word of the part: see [`Sender::compare_and_swap`](crate::aio::Sender::compare_and_swap).
+    /// Compares and swaps the first word of the part: see
+    /// [`Sender::compare_and_swap`](crate::aio::Sender::compare_and_swap).
     ///
     /// # Errors
     ///
