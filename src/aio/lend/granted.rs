@@ -390,8 +390,8 @@ pub struct Returning {
 
 impl Returning {
     /// Waits until the peer has ended the grant, or the connection has ended. True if the peer ended the grant after it
-    /// had received a [`pass_on`](Granted::pass_on). False after [`give_back`](Granted::give_back), and if the peer
-    /// had ended the grant before the `pass_on` arrived.
+    /// had received a [`pass_on`](Granted::pass_on). False after [`give_back`](Granted::give_back), if the peer had
+    /// ended the grant before the `pass_on` arrived, and if the connection ended first.
     pub async fn confirmed(self) -> bool {
         self.shared.wait(|core| core.watched(self.id)).await
     }
