@@ -14,8 +14,8 @@ use std::sync::Mutex;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// How many replies may wait to be sent, besides one for each grant of the peer's quota. If there are as many, a further
-/// request of the peer is a [`Violation::Flood`]. The program causes all other messages, so they do not count.
+/// How many replies may wait to be sent, besides one for each grant of the peer's quota. If there are as many, a
+/// further request of the peer is a [`Violation::Flood`]. The program causes all other messages, so they do not count.
 const MOST_REPLIES: usize = 64;
 
 /// The state behind its lock. Nobody holds the lock while a waker runs or is dropped.
