@@ -164,8 +164,8 @@ fn two_honest_sides_agree_on_every_grant() {
     for seed in 0..ROUNDS / 4 + 1 {
         let mut random = Random::new(seed);
         let sides = [0, 1].map(|_| Shared::new(Quota { bytes: 100, grants: 3 }, 4, Duration::ZERO));
-        // For each side: its own grants that it has not ended, its own requests that are not answered, and the grants of
-        // the other side that it holds.
+        // For each side: its own grants that it has not ended, its own requests that are not answered, and the grants
+        // of the other side that it holds.
         let (mut lent, mut asks, mut held) =
             ([const { Vec::new() }; 2], [const { Vec::new() }; 2], [const { Vec::new() }; 2]);
         for _ in 0..300 {
