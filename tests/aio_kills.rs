@@ -30,7 +30,7 @@ use tokio::time::{sleep, timeout};
 
 /// How often a victim is killed at each step.
 const ROUNDS: usize = 2;
-/// How many receives a connection has here, and how many tasks send over it.
+/// How many receives the pair of this side has, and how many tasks use one connection.
 const RECEIVES: usize = 4;
 const TASKS: usize = 6;
 const LEN: usize = 64;
@@ -53,14 +53,14 @@ enum Way {
     Records,
 }
 
-/// Where the victim stops. It is the server, unless the name says something else.
+/// Where the victim stops. The victim is the server, except at `ClientAsked`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     /// It listens, and accepts nobody.
     Listening,
-    /// It has read the request, and does not answer.
+    /// It has read the connection request, and does not answer.
     Asked,
-    /// A client that has asked, and does nothing more.
+    /// It is a client that has sent a connection request, and does nothing more.
     ClientAsked,
     /// It is connected, and posts nothing.
     Connected,
@@ -295,7 +295,8 @@ async fn lends(world: &World, connection: Connection<Checked>, step: Step) {
     if step == Step::Holding {
         let granted: Granted<_, RemoteWrite> = lending.granted().await.unwrap().accept().unwrap();
         granted.whole().write(world.buffer(b"held")).unwrap().await.unwrap();
-        // The peer may kill this process now, and will find the written bytes. On iWARP the write may still be on its way.
+        // The peer kills this process after this line, and expects the written bytes. On iWARP the write may still be
+        // on its way.
         println!("\nstopped");
         pending::<()>().await;
         drop(granted);
@@ -452,8 +453,8 @@ fn buffer_of(completion: Completion<Checked>) -> Buffer<Checked> {
 
 /// The result of a request under load. `None`: the connection ended first.
 ///
-/// If a request is posted after soft iWARP has moved the pair to Error, it completes only when the pair is destroyed. So
-/// on iWARP this wait also ends with the connection.
+/// If a request is posted after soft iWARP has moved the pair to Error, it completes only when the pair is destroyed.
+/// So on iWARP this wait also ends with the connection.
 async fn answer<F: Future + Unpin>(mut future: F, is_over: &mut watch::Receiver<bool>) -> Option<F::Output> {
     if !context().is_iwarp() {
         return Some(soon(future).await);
@@ -633,7 +634,8 @@ async fn outlive_closing(world: &World, way: Way, who: Closes) -> u32 {
         };
     }
     if who == Closes::Victim {
-        // The victim may be killed before or after it has closed the connection. Either way this side learns of the end.
+        // The victim may be killed before or after it has closed the connection. Either way this side learns of the
+        // end.
         let killed = victim.kill();
         assert_is_gone(&soon(connection.closed()).await);
         all_come_back(connection, buffers - back).await;
@@ -662,8 +664,8 @@ fn lending(
     (lending, messages, link)
 }
 
-/// Kills a server that holds memory of this side. The memory comes back at its deadline, or sooner if `watches` is true:
-/// then this side watches the link and ends the lending.
+/// Kills a server that holds memory of this side. The memory comes back at its deadline, or sooner if `watches` is
+/// true: then this side watches the link and ends the lending.
 async fn outlive_a_holder(world: &World, way: Way, watches: bool) -> u32 {
     let (mut victim, at) = server(Step::Holding, way);
     let (lending, messages, mut link) = lending(world, soon(world.connect(way, at)).await.unwrap());
