@@ -160,8 +160,8 @@ enum Came<R> {
     Cancelled,
 }
 
-/// Waits for `future`. Cancels about half of all waits, and fewer if answers come soon. One wait in eight times out once
-/// and then goes on.
+/// Waits for `future`. Cancels about half of all waits, and fewer if answers come soon. One wait in eight times out
+/// once and then goes on.
 async fn perhaps<F: Future + Unpin>(random: &mut Random, mut future: F) -> Came<F::Output> {
     match random.below(8) {
         0..=2 => return Came::Cancelled,
@@ -230,8 +230,8 @@ impl Lane {
         }
     }
 
-    /// One task. It writes to a part of the peer's region that no other task uses, and reads that part back. Returns how
-    /// many waits it cancelled.
+    /// One task. It writes to a part of the peer's region that no other task uses, and reads that part back. Returns
+    /// how many waits it cancelled.
     async fn traffic(&self, task: usize, rounds: usize, losses: &Losses) -> usize {
         let mut random = Random::new(task as u64);
         let (mut cancelled, mut writes, mut sends) = (0, 0, 0);
