@@ -37,7 +37,7 @@ const SHORT: Duration = Duration::from_millis(50);
 /// Long enough for a request to arrive.
 const GIVE_UP: Duration = Duration::from_millis(500);
 
-/// A server, and what its clients need. Its service has a gate, behind which calls that begin with `hold` wait.
+/// A server, and what its clients need. Its service has a gate: calls that begin with `hold` wait while it is closed.
 struct World<B: Brand> {
     domain: ProtectionDomain<B>,
     place: Arc<Place<B>>,
@@ -565,7 +565,8 @@ fn a_shutdown_answers_what_is_in_flight() {
                 .collect();
             assert!(service.holds(5, PATIENCE).await);
             let ending = tokio::spawn(server.shut_down(PATIENCE));
-            // The idle client has its goodbye at once. The busy client gets its goodbye only after its answers.
+            // Both clients get a bye at once. The idle client leaves. The busy client stays until it has its answers,
+            // and counts the bye only when it leaves.
             until("bye", || idle.report().byes == 1).await;
             assert_eq!(busy.report().byes, 0);
             assert!(!ending.is_finished() && calls.iter().all(|call| !call.is_finished()));
