@@ -1,5 +1,5 @@
-//! Futures of posted requests: what they give, and that nothing is lost when they are dropped, forgotten or woken for
-//! nothing. The same tests run on every device.
+//! Futures of posted requests: their results, and that nothing is lost when a future is dropped, forgotten or polled
+//! late. The same tests run on every device.
 
 use interlock::aio::{
     Driver, Posted, Receiver, ReceivesError, RefillError, RequestError, Sender, SharedPoller, block_on,
@@ -56,7 +56,7 @@ impl<B: Brand> Tasks<B> {
     }
 }
 
-/// Two connected pairs in a domain that is named by the calling test.
+/// Two connected pairs in a domain of their own. Each call makes a new brand for the domain.
 macro_rules! tasks {
     () => {{
         interlock::domain! { struct Test; }
@@ -64,7 +64,7 @@ macro_rules! tasks {
     }};
 }
 
-/// A target of one-sided requests, which stays registered.
+/// A target of one-sided requests. It stays registered until the caller drops the region.
 fn target<B: Brand>(
     domain: &ProtectionDomain<B>,
 ) -> (MemoryRegion<B, RemoteReadWrite, Vec<u64>>, RemoteRegion<RemoteReadWrite>) {
@@ -116,7 +116,8 @@ fn a_message_comes_and_both_buffers_come_back() {
     driver.join().unwrap();
 }
 
-/// On the soft device all requests complete at once, so the poll for the first answer takes everything from the device.
+/// On the soft device all requests complete at once. So the poll for the first completion takes all of them from the
+/// device.
 #[test]
 fn what_came_with_the_answer_of_one_is_there_for_all() {
     interlock::domain! { struct Test; }
@@ -128,7 +129,7 @@ fn what_came_with_the_answer_of_one_is_there_for_all() {
     let port = domain.context().active_port().unwrap();
     let pair = || domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
     let (left, mut right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
-    // `right` has no lane, so its completions are not claimed.
+    // `right` is not split, so it has no lane, and its completions stay unclaimed.
     let (mut sender, mut receiver) = poller.split(left).unwrap();
     for start in 0..4 {
         receiver.post(domain.buffer(16).unwrap()).unwrap();
@@ -136,7 +137,7 @@ fn what_came_with_the_answer_of_one_is_there_for_all() {
         let [first, mut dropped, mut last] = [(); 3].map(write);
         right.post_send(domain.buffer(8).unwrap()).unwrap();
         block_on(first.unwrap()).unwrap();
-        // In each order.
+        // Fetch the four completions, and begin with another one in each round.
         for step in start..start + 4 {
             match step % 4 {
                 0 => assert!(poller.take_unclaimed().is_some()),
@@ -255,14 +256,14 @@ fn a_stray_comes_home_though_nobody_waits() {
     let driver = tasks.drive();
     let (region, remote) = target(&tasks.domain);
     drop(tasks.left.0.write(tasks.domain.buffer(8).unwrap(), &remote).unwrap());
-    // Only the driver polls.
+    // Only the driver polls: `take_stray` does not.
     assert!(support::eventually(|| tasks.left.0.take_stray().is_some()));
     assert_eq!(tasks.left.0.counters().strays, 1);
     drop((tasks, region));
     driver.join().unwrap();
 }
 
-/// Sends so many messages of one byte, each of which must have arrived.
+/// Sends `count` messages of one byte, each after the one before has completed.
 fn sends<B: Brand>(tasks: &mut Tasks<B>, count: usize) {
     for _ in 0..count {
         block_on(tasks.left.0.send(tasks.buffer(b"x")).unwrap()).unwrap();
@@ -291,7 +292,8 @@ fn a_receiver_posts_by_itself_from_a_pool() {
         sends(&mut tasks, 1);
         drop(block_on(tasks.right.1.next()).unwrap().unwrap());
     }
-    // Messages that wait to be taken count, so a slow program does not empty the pool.
+    // A message that the program has not taken yet counts towards the two receives, so a slow program does not empty
+    // the pool.
     sends(&mut tasks, 1);
     drop(block_on(tasks.right.1.next()).unwrap().unwrap());
     sends(&mut tasks, 1);
@@ -321,7 +323,7 @@ fn a_receiver_waits_for_a_buffer_that_the_program_has() {
     let waker = Waker::from(Arc::clone(&woken));
     let mut context = Context::from_waker(&waker);
     assert!(tasks.right.1.poll_next(&mut context).is_pending());
-    // Without a driver, a wait that also looks at the pair polls again.
+    // There is no driver, so the waiting receiver has already woken its own task, to poll again. Count from here.
     let before = woken.0.load(Ordering::Relaxed);
     drop(kept.pop());
     assert_eq!(woken.0.load(Ordering::Relaxed), before + 1, "the pool wakes the receiver");
@@ -329,7 +331,7 @@ fn a_receiver_waits_for_a_buffer_that_the_program_has() {
     assert_eq!(tasks.right.1.in_flight(), 1, "the buffer is posted");
     sends(&mut tasks, 1);
     kept.push(block_on(tasks.right.1.next()).unwrap().unwrap());
-    // The pair breaks: what is posted comes back, then the stream ends.
+    // The pair breaks: the posted buffer comes back, then the receiver ends.
     drop(kept.pop());
     assert!(tasks.right.1.poll_next(&mut context).is_pending());
     tasks.right.0.abort().unwrap();
@@ -353,9 +355,9 @@ fn a_wait_for_the_next_receive_that_was_dropped_keeps_no_buffer_of_the_pool() {
     let kept = starved(&mut tasks, &pool);
     assert!(poll_once(&mut pin!(tasks.right.1.next())).is_pending());
     drop(kept);
-    // The program does something else now: it wants the buffer for an answer.
+    // The program can take the buffer for something else, such as an answer, and gives it back at once.
     assert!(pool.try_take(64).is_ok());
-    // The receiver goes on all the same.
+    // A new wait of the receiver takes the buffer as usual.
     assert!(poll_once(&mut pin!(tasks.right.1.next())).is_pending());
     sends(&mut tasks, 1);
     assert!(block_on(tasks.right.1.next()).unwrap().is_ok());
@@ -426,7 +428,7 @@ fn a_receiver_does_not_post_more_than_it_was_told() {
     let own = |tasks: &mut Tasks<_>| _ = tasks.right.1.post(tasks.domain.buffer(64).unwrap()).unwrap();
     (0..2).for_each(|_| own(&mut tasks));
     sends(&mut tasks, 2);
-    // Puts the messages in their places.
+    // This call also moves the two messages from the poller to the inbox of the receiver.
     assert!(tasks.poller.take_unclaimed().is_none());
     tasks.right.1.refill_from(&pool, 64, 2).unwrap();
     for _ in 0..2 {
@@ -462,7 +464,7 @@ fn a_receiver_that_may_post_nothing_waits_for_nothing() {
     assert_eq!((tasks.right.1.in_flight(), free(&pool)), (0, 1));
 }
 
-/// A future may outlive its pair. When it is dropped, another pair may have the slot.
+/// A future may outlive its pair. When the future is dropped, another pair may have the slot of its pair.
 #[test]
 fn what_a_pair_has_left_is_no_stray_of_the_next_one() {
     interlock::domain! { struct Test; }
@@ -473,7 +475,7 @@ fn what_a_pair_has_left_is_no_stray_of_the_next_one() {
     let limits = Limits { sends: 4, receives: 4, ..Limits::default() };
     let port = domain.context().active_port().unwrap();
     let pair = || domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
-    // The slots go round, so that each queue kind gets each slot.
+    // New pairs reuse the slots in turn, so that send and receive queues get each slot.
     let mut old = Vec::new();
     for _ in 0..4 {
         let (left, right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
@@ -522,7 +524,7 @@ fn a_pair_that_is_split_while_another_one_is_closed_gets_its_completions() {
     let peer = pair();
     let driver = poller.driver().unwrap();
     let (mut sender, receiver) = poller.split(left).unwrap();
-    // The peer has no receive, so this waits.
+    // The peer has no receive, so this send does not complete.
     let mut posted = sender.send(domain.buffer(8).unwrap()).unwrap();
     let (give, take) = std::sync::mpsc::channel();
     thread::scope(|_| {
@@ -554,8 +556,8 @@ fn a_pair_that_is_split_while_another_one_is_closed_gets_its_completions() {
     drop((peer, right));
 }
 
-/// A pair that has the slot of another one may post before it is split. Its completions come while the lane of the
-/// other pair has not ended, and nobody will ask for them.
+/// A new pair that has the slot of an old pair may post before it is split. Its completions may come before the lane of
+/// the old pair has ended. No future waits for these completions, so they are strays of the new pair.
 #[test]
 fn what_a_pair_posted_before_its_split_is_a_stray_although_another_one_is_being_closed() {
     interlock::domain! { struct Test; }
@@ -573,7 +575,7 @@ fn what_a_pair_posted_before_its_split_is_a_stray_although_another_one_is_being_
     let driver = poller.driver().unwrap();
     let (mut sender, receiver) = poller.split(left).unwrap();
     let (mut other, other_receiver) = poller.split(other).unwrap();
-    // The peer has no receive, so this waits.
+    // The peer has no receive, so this send does not complete.
     let mut posted = sender.send(domain.buffer(8).unwrap()).unwrap();
     let (give, take) = std::sync::mpsc::channel();
     let in_waker = {
@@ -582,7 +584,7 @@ fn what_a_pair_posted_before_its_split_is_a_stray_although_another_one_is_being_
             let new = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
             let (mut new, peer) = connect_to_each_other(&domain, new, peer, &attributes);
             new.post_write(domain.buffer(8).unwrap(), &remote).unwrap();
-            // Whoever polls takes in the completion of that write, too.
+            // The polls of `other` also take the completion of that write from the device.
             while new.sends_in_flight() > 0 {
                 block_on(other.write(domain.buffer(8).unwrap(), &remote).unwrap()).unwrap();
             }
@@ -618,7 +620,7 @@ fn a_receiver_tells_how_few_receives_it_has_had() {
     assert_eq!(tasks.left.0.counters().fewest_receives, None, "it is no receiver");
 }
 
-/// Memory of a pool goes home by itself. It is not kept as a stray.
+/// Memory of a pool goes home by itself, so its completion is not kept as a stray.
 #[test]
 fn a_stray_of_a_pool_goes_home() {
     let mut tasks = tasks!();
@@ -809,7 +811,7 @@ fn a_waker_that_panics_keeps_nobody_else_asleep() {
     let to_left = tasks.right.0.send(tasks.buffer(b"l")).unwrap();
     let both = async { (to_right.await.is_ok(), to_left.await.is_ok()) };
     let polled = catch_unwind(AssertUnwindSafe(|| driver.block_on(both)));
-    // The panic comes out here or elsewhere, depending on who polls. The right receiver is woken in any case.
+    // Whoever polls meets the panic, here or below. The right receiver is woken in any case.
     drop(polled);
     assert!(support::eventually(|| {
         let _ = catch_unwind(AssertUnwindSafe(|| poll_once(&mut pin!(tasks.left.1.next()))));
@@ -932,7 +934,7 @@ fn a_pair_that_is_dropped_answers_its_futures() {
     let mut tasks = tasks!();
     let driver = tasks.drive();
     let mut others = Vec::new();
-    // No receive is posted, so the sends wait.
+    // No receive is posted, so the sends do not complete.
     for _ in 0..4 {
         others.push(tasks.left.0.send(tasks.buffer(b"never")).unwrap());
     }
@@ -944,7 +946,7 @@ fn a_pair_that_is_dropped_answers_its_futures() {
             Err(RequestError::Failed(failure)) => failure,
             Err(error) => panic!("{error}"),
         };
-        // Soft iWARP ends the stream for want of a receive, perhaps before the drop.
+        // Soft iWARP ends the stream when it finds no receive, and may do so before the drop.
         let expected = matches!(failure.status, Status::Destroyed | Status::Flushed | Status::RnrRetryExceeded);
         assert!(expected || context().is_iwarp(), "{:?}", failure.status);
         assert!(failure.into_buffer().is_some());
@@ -1017,10 +1019,11 @@ fn many_threads_lose_nothing() {
     driver.join().unwrap();
 }
 
-/// A permit of a broken pair does not wait for the room of other permits: its post is refused as broken.
+/// On a broken pair, a post with a permit fails with `Broken` at once, although other permits still keep room.
 #[test]
 fn a_permit_of_a_broken_pair_says_that_it_is_broken() {
-    // A send waits for a receive until the pair goes to Error. Soft iWARP never completes what is posted after that.
+    // A send waits for a receive until the pair goes to Error. Soft iWARP never completes requests that are posted in
+    // Error.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -1077,7 +1080,7 @@ fn room_is_promised_in_turn_and_not_overtaken() {
     let Tasks { domain, poller, left: (sender, receiver), right } = tasks;
     let write = |sender: &mut Sender<_>| sender.write(domain.buffer(8).unwrap(), &remote);
     let shared = sender.into_shared();
-    // Permits take all the room, and two more waits follow.
+    // Permits take all the room, and two more tasks wait for room.
     let mut permits: Vec<_> = (0..8).map(|_| block_on(shared.room()).unwrap()).collect();
     let (mut first, mut second) = (Box::pin(shared.room()), Box::pin(shared.room()));
     assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
@@ -1096,10 +1099,12 @@ fn room_is_promised_in_turn_and_not_overtaken() {
     drop((receiver, right, poller, region));
 }
 
-/// Waits for room end when the pair is broken. A pair whose requests were all flushed has no failure of its own.
+/// Every wait for room ends when the pair breaks, also if all its requests were only flushed, so that none has failed
+/// by itself.
 #[test]
 fn a_wait_for_room_ends_when_the_pair_is_broken() {
-    // The sends wait for receives until the pair goes to Error. Soft iWARP never completes what is posted after that.
+    // The sends wait for receives until the pair goes to Error. Soft iWARP never completes requests that are posted in
+    // Error.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -1128,7 +1133,7 @@ fn a_wait_for_room_ends_when_the_pair_is_broken() {
     driver.join().unwrap();
 }
 
-/// One permit is kept for long, and meanwhile the room of other requests comes back.
+/// One permit is kept for a long time. Meanwhile other requests complete, and their room comes back.
 #[test]
 fn room_that_comes_back_goes_to_the_first_in_the_line() {
     let tasks = tasks!();
@@ -1155,7 +1160,7 @@ fn room_that_comes_back_goes_to_the_first_in_the_line() {
     driver.join().unwrap();
 }
 
-/// A vector of posts takes no room that was promised to others.
+/// `post_all` takes no room that was promised to permits.
 #[test]
 fn a_vector_of_posts_overtakes_nobody() {
     let tasks = tasks!();
@@ -1174,7 +1179,7 @@ fn a_vector_of_posts_overtakes_nobody() {
     drop((shared, receiver, right, poller, region));
 }
 
-/// A wait that was given up keeps neither the driver nor memory alive.
+/// A wait for a receive whose future was dropped keeps neither the driver nor memory alive.
 #[test]
 fn a_wait_that_was_given_up_ends_with_its_half() {
     let tasks = tasks!();
@@ -1202,17 +1207,17 @@ fn requests_from_before_the_split_come_out() {
         let pair = || domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
         connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default())
     };
-    // Only `other` is split, and polls for all.
+    // `other` is split, and its polls take the completions of all pairs.
     let (other, _peer) = pairs();
     let (mut other, _receiver) = poller.split(other).unwrap();
     let mut polls = || block_on(other.write(domain.buffer(8).unwrap(), &remote).unwrap()).map(drop).unwrap();
 
-    // A pair that is gone leaves a flushed receive, which nobody claims.
+    // A destroyed pair leaves a flushed receive, which nobody claims.
     let (mut gone, _peer_of_gone) = pairs();
     gone.post_receive(domain.buffer(16).unwrap()).unwrap();
     drop(gone);
     polls();
-    // The next pairs may get the slot of the pair that is gone.
+    // The next pairs may get the slots of the destroyed pair.
     for round in 0..4 {
         let (mut left, mut right) = pairs();
         right.post_receive(domain.buffer(64).unwrap()).unwrap();
@@ -1236,7 +1241,7 @@ fn requests_from_before_the_split_come_out() {
     drop(region);
 }
 
-/// A server whose clients vanish while they connect has such pairs.
+/// A server has such pairs if its clients vanish while they connect.
 #[test]
 fn pairs_that_never_connect_keep_little_memory_and_none_of_a_pool() {
     interlock::domain! { struct Test; }

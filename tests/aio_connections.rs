@@ -1,5 +1,5 @@
-//! Connections of tasks: by address and by records, with futures dropped at each step, peers that vanish at each step,
-//! and the end of a connection. The same tests run on every device.
+//! Connections whose ends are tasks. They are made by address or by records, futures are dropped at each step, peers
+//! vanish at each step, and connections end. The same tests run on every device.
 
 use interlock::aio::cm::SharedChannel;
 use interlock::aio::{self, Connection, End, Receiver, Sender, SharedPoller, block_on, tcp};
@@ -41,7 +41,7 @@ enum Way {
     Records,
 }
 
-/// The ways that the device has.
+/// The ways to connect that the device supports.
 fn ways() -> Vec<Way> {
     match context().is_iwarp() {
         true => vec![Way::Address],
@@ -155,7 +155,7 @@ macro_rules! domain {
     }};
 }
 
-/// Polls `future` at most `count` times, then drops it. Returns the output, if the future was ready by then.
+/// Polls `future` at most `count` times, then drops it. Returns its output if it became ready.
 async fn poll_at_most<F: Future>(count: usize, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = count;
@@ -166,7 +166,7 @@ async fn poll_at_most<F: Future>(count: usize, future: F) -> Option<F::Output> {
         left -= 1;
         match future.as_mut().poll(context) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            // After the last poll there is nothing to wait for.
+            // No poll is left, so do not wait for a wake-up.
             Poll::Pending if left == 0 => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }
@@ -176,8 +176,8 @@ async fn poll_at_most<F: Future>(count: usize, future: F) -> Option<F::Output> {
 
 // Closing.
 
-/// Two pairs with requests in flight, all on the right pair: three receives and, except on iWARP, a send that finds no
-/// receive. The future of the send is dropped.
+/// Two pairs. The right one has requests in flight: three receives and, except on iWARP, a send that finds no receive.
+/// The future of the send is dropped.
 #[allow(clippy::type_complexity, reason = "two pairs, and what they complete on")]
 fn busy<B: Brand>(domain: ProtectionDomain<B>) -> (SharedPoller<B>, [(Sender<B>, Receiver<B>); 2], CompletionQueue<B>) {
     let Link { domain, poller, queue, left, right, .. } = Link::new(domain, 4);
@@ -226,7 +226,7 @@ fn a_closing_whose_time_is_over_destroys_the_pair_at_once() {
         assert!(closed.not_destroyed.is_none(), "{closed:?}");
         assert!(closed.receives.len() <= 3);
         drop((closed, left));
-        // The requests that are still in flight come out with the polls of the driver.
+        // The polls of the driver take the rest of the requests out.
         let mut driver = poller.driver().unwrap();
         assert!(support::eventually(|| {
             driver.block_on(turn_once()).unwrap();
@@ -273,7 +273,7 @@ fn a_future_that_waits_has_its_answer_although_the_pair_is_closed() {
     let Link { domain, poller, left, right, .. } = Link::new(domain!(), 4);
     let poller = SharedPoller::new(poller);
     let mut left = poller.split(left).unwrap();
-    // On iWARP the send completes before the peer has it.
+    // On iWARP the send completes before the peer has received it.
     let posted = left.0.send(domain.buffer(64).unwrap()).unwrap();
     let closed = block_on(left.0.close(left.1).unwrap().within(PATIENCE));
     assert!(closed.has_drained && closed.into_buffers().is_empty());
@@ -294,7 +294,7 @@ fn halves_of_two_pairs_are_not_closed() {
     }
 }
 
-/// The slot of a pair whose halves are gone is used again, and a message comes before the new pair is split.
+/// A new pair gets the slot of a pair whose halves are gone, and receives a message before it is split.
 #[test]
 fn a_message_that_comes_before_the_pair_is_split_is_not_lost() {
     let domain = domain!();
@@ -310,7 +310,7 @@ fn a_message_that_comes_before_the_pair_is_split_is_not_lost() {
         let mut word = domain.buffer(64).unwrap();
         word.write(&[round]).unwrap();
         block_on(left.0.send(word).unwrap()).unwrap();
-        // Whoever polls now finds the message, which has no receiver yet.
+        // This poll finds the message, although the right pair has no `Receiver` yet.
         thread::sleep(Duration::from_millis(20));
         drop(left.0.take_stray());
         let mut right = poller.split(right).unwrap();
@@ -338,7 +338,7 @@ fn two_sides_connect_talk_and_close() {
             let closed = client.close().within(PATIENCE).await;
             assert!(closed.has_drained, "{closed:?}");
             assert_eq!(closed.into_buffers().len(), 1);
-            // The other side only receives.
+            // The server posts nothing more, and still learns of the end.
             let end = timeout(PATIENCE, server.closed()).await.unwrap();
             assert!(matches!(end, End::Disconnected | End::Failed(Status::Flushed)), "{end:?}");
             assert_eq!(timeout(PATIENCE, server.closed()).await.unwrap(), end, "the end stays");
@@ -393,7 +393,7 @@ fn a_connection_that_is_taken_apart_goes_on_until_its_link_ends() {
     }
 }
 
-/// The peer's pair is gone, and only a request finds that out.
+/// If the pair of a silent peer is gone, only a request of this side fails and shows that.
 #[test]
 fn a_quiet_connection_is_kept_alive() {
     let (runtime, domain) = (runtime(), domain!());
@@ -415,7 +415,7 @@ fn a_quiet_connection_is_kept_alive() {
         assert!(timeout(PATIENCE, left.next()).await.unwrap().unwrap().is_err(), "the receive is flushed");
         let end = timeout(PATIENCE, left.closed()).await.unwrap();
         assert!(matches!(end, End::Failed(_)), "{end:?}");
-        // On iWARP the stream ends, and devices report that in different ways.
+        // On iWARP the stream ends, and devices report the end by different statuses.
         assert!(context().is_iwarp() || end != End::Failed(Status::Flushed), "{end:?}");
         assert_eq!(left.sender.counters().strays, 0, "probes are nobody's strays");
     });
@@ -447,7 +447,7 @@ fn a_hundred_connect_in_parallel() {
     }
 }
 
-/// The client gives up after each number of polls, and the server goes on with the next client.
+/// The client gives up after 0, 1, 2 and more polls. Each time the server goes on with the next client.
 #[test]
 fn a_connect_may_be_dropped_at_each_step() {
     let (runtime, domain) = (runtime(), domain!());
@@ -511,7 +511,7 @@ fn a_connect_may_be_dropped_at_each_step() {
     }
 }
 
-/// The server gives up after each number of polls, and the client is told.
+/// The server gives up after 0, 1 or 2 polls. Each time the client learns of the end.
 #[test]
 fn an_accept_may_be_dropped_at_each_step() {
     let (runtime, domain) = (runtime(), domain!());
@@ -673,7 +673,7 @@ fn a_connection_needs_no_runtime() {
             let connect = world.channel.connect(&world.poller, at, world.ready_pair(), &NO_DATA, PATIENCE);
             let mut connection = connect.await.unwrap();
             connection.sender.send(Inline(b"")).unwrap().await.unwrap();
-            // On iWARP, the accept of the server fails if this side ends too early. So wait for the server's message.
+            // On iWARP, the server's accept fails if the client ends too early. So wait for the server's message.
             assert!(connection.next().await.unwrap().is_ok());
             assert!(connection.close().within(PATIENCE).await.has_drained);
         });
@@ -686,7 +686,7 @@ fn a_connection_needs_no_runtime() {
 
 // By records.
 
-/// A good greeting, as a program of another kind would make it.
+/// A valid greeting, written by hand as a program without this library would.
 fn greeting<B: Brand + 'static>(world: &World<B>) -> Vec<u8> {
     let mut bytes = b"IT\x01\x01\x00\x02\x00\x00".to_vec();
     bytes.extend(world.pair().endpoint().to_bytes());
@@ -715,7 +715,8 @@ fn a_refusal_gives_its_bytes_and_the_pair() {
     });
 }
 
-/// A client sends only the first bytes of a good exchange, for each number of bytes. Then it leaves, or stays silent.
+/// A client sends only the first `len` bytes of a valid greeting, for each `len`, and closes the stream. For some `len`
+/// it stays silent instead.
 #[test]
 fn a_client_that_vanishes_at_each_byte_does_no_harm() {
     if lacks_need(Need::Records) {
@@ -753,7 +754,7 @@ fn a_client_that_vanishes_at_each_byte_does_no_harm() {
     });
 }
 
-/// A server sends only the first bytes of a good answer, for each number of bytes.
+/// A server sends only the first `len` bytes of a valid greeting, for each `len`, and closes the stream.
 #[test]
 fn a_server_that_vanishes_at_each_byte_gives_the_pair_back() {
     if lacks_need(Need::Records) {
@@ -796,7 +797,8 @@ fn wrong_greetings_are_refused_before_the_pair_is_touched() {
         let good = greeting(&world);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
-        // Damage each byte of the head and of the record's head, or name a length beyond the limit.
+        // Each damage changes one byte in the head of the greeting or of its record. `(4, 2)` makes the length of the
+        // data exceed the limit.
         let damages = [(0, 0xff), (1, 0), (2, 2), (3, 3), (4, 2), (6, 1), (7, 1), (8, 0), (10, 9), (11, 99), (12, 1)];
         for (at_byte, value) in damages {
             let mut bad = good.clone();
@@ -804,7 +806,7 @@ fn wrong_greetings_are_refused_before_the_pair_is_touched() {
             let server = async {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 stream.write_all(&bad).await.unwrap();
-                // Wait until the client has gone.
+                // Wait until the client has closed the stream.
                 let _ = stream.read_to_end(&mut Vec::new()).await;
             };
             let connect = tcp::connect(&world.poller, at, world.pair(), b"", PATIENCE);
@@ -817,7 +819,7 @@ fn wrong_greetings_are_refused_before_the_pair_is_touched() {
             );
             assert!(matches!(failed.queue_pair, AnyQueuePair::Init(_)));
         }
-        // The last byte is wrong. The pair is up by then, so it comes back in Error.
+        // The last byte of the exchange is wrong. The pair is connected by then, so it comes back in Error.
         let server = async {
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.write_all(&[&good[..], b"?"].concat()).await.unwrap();

@@ -1,7 +1,8 @@
-//! Processes that are killed at each step of a connection of tasks, and what happens to the futures of the other side:
-//! each ends, with a reason that has a type, and every buffer comes back.
+//! The tests kill the peer process at each step of a connection. Each future of this side then ends with a typed
+//! reason, and every buffer comes back.
 //!
-//! The process that is killed is this program again: the test [`victim`], with its step in the environment.
+//! The process that is killed is this test program again. It runs the test [`victim`], and finds its step in the
+//! environment.
 
 use Way::{Address, Records};
 use interlock::aio::cm::SharedChannel;
@@ -29,7 +30,7 @@ use tokio::time::{sleep, timeout};
 
 /// How often a victim is killed at each step.
 const ROUNDS: usize = 2;
-/// How many receives a connection has here, and how many tasks send over it.
+/// How many receives the pair of this side has, and how many tasks use one connection.
 const RECEIVES: usize = 4;
 const TASKS: usize = 6;
 const LEN: usize = 64;
@@ -37,7 +38,7 @@ const LEN: usize = 64;
 const LOAN: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A test checks what the kernel still has of this process, so the tests take turns.
+/// Each test checks that the kernel has no objects of this process left, so the tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
 static NO_DATA: ConnectData = ConnectData::none();
 
@@ -52,14 +53,14 @@ enum Way {
     Records,
 }
 
-/// Where the victim stops. It is the server, unless the name says something else.
+/// Where the victim stops. The victim is the server, except at `ClientAsked`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     /// It listens, and accepts nobody.
     Listening,
-    /// It has read the request, and does not answer.
+    /// It has read the connection request, and does not answer.
     Asked,
-    /// A client that has asked, and does nothing more.
+    /// It is a client that has sent a connection request, and does nothing more.
     ClientAsked,
     /// It is connected, and posts nothing.
     Connected,
@@ -207,7 +208,7 @@ fn server(step: Step, way: Way) -> (Victim, SocketAddr) {
 
 // The process that is killed.
 
-/// Not a test, but the process that the tests kill.
+/// Not a test by itself: the process that the tests kill.
 #[test]
 #[ignore = "the tests of this program start it, to kill it"]
 fn victim() {
@@ -240,9 +241,9 @@ fn victim() {
     });
 }
 
-/// Listens, and connects to whoever asks. The peer gets the record of this side's memory.
+/// Listens, and accepts one client. The client gets the record of this side's memory.
 async fn connected(world: &World, way: Way, step: Step) -> Connection<Checked> {
-    // At this step the victim has no receive, so messages to it wait.
+    // At this step the victim has no receive, so sends of the peer do not complete.
     let receives = if step == Step::Connected { 0 } else { 2 * RECEIVES };
     let record = world.region.remote().to_bytes();
     match way {
@@ -294,7 +295,8 @@ async fn lends(world: &World, connection: Connection<Checked>, step: Step) {
     if step == Step::Holding {
         let granted: Granted<_, RemoteWrite> = lending.granted().await.unwrap().accept().unwrap();
         granted.whole().write(world.buffer(b"held")).unwrap().await.unwrap();
-        // The peer checks the written bytes. On iWARP the write may still be on its way.
+        // The peer kills this process after this line, and expects the written bytes. On iWARP the write may still be
+        // on its way.
         println!("\nstopped");
         pending::<()>().await;
         drop(granted);
@@ -312,9 +314,9 @@ fn options() -> LendingOptions {
     LendingOptions { quota: Quota { bytes: 4096, grants: 4 }, ..LendingOptions::default() }
 }
 
-// The side that lives on.
+// The side that is not killed.
 
-/// Kills a server before there is a connection. The future of the connect ends.
+/// Kills a server before there is a connection. The connect of this side ends with an error.
 async fn outlive_before(world: &World, way: Way, step: Step, round: usize) -> u32 {
     let (mut victim, at) = server(step, way);
     // Two variants take turns: the victim is killed before this side asks, or afterwards.
@@ -379,7 +381,7 @@ async fn outlive_a_client(world: &World, way: Way) -> u32 {
     }
 }
 
-/// Whether a connection may end like that if its peer was killed.
+/// Asserts that a connection may end like that if its peer was killed.
 fn assert_is_gone(end: &End) {
     match end {
         End::Disconnected | End::Failed(Status::RetryExceeded | Status::Flushed) => {}
@@ -388,7 +390,7 @@ fn assert_is_gone(end: &End) {
     }
 }
 
-/// Whether a request may fail like that if the peer was killed.
+/// Asserts that a request may fail with this status if the peer was killed.
 fn assert_failed(status: Status) {
     let is_known = matches!(status, Status::RetryExceeded | Status::Flushed);
     assert!(is_known || context().is_iwarp() && status != Status::ProviderFault, "{status:?}");
@@ -407,13 +409,13 @@ async fn outlive_idle(mut connection: Connection<Checked>, killed: u32) -> u32 {
     killed
 }
 
-/// Kills a server that is connected while this side waits: for a message, for the end, and for the answers of requests.
+/// Kills a connected server while this side waits for a message, for the end, and for its requests.
 async fn outlive_connected(world: &World, way: Way) -> u32 {
     let (mut victim, at) = server(Step::Connected, way);
     let Connection { mut sender, mut receiver, mut link } = soon(world.connect(way, at)).await.unwrap();
     victim.said("stopped");
     let mut waiting = Vec::new();
-    // The sends find no receive, and wait for one. On iWARP they would end the connection.
+    // The sends find no receive, so they do not complete. On iWARP they would end the connection.
     for number in 0..if context().is_iwarp() { 0 } else { 3 } {
         let posted = sender.send(world.buffer(&[number])).unwrap();
         waiting.push(tokio::spawn(posted));
@@ -424,7 +426,7 @@ async fn outlive_connected(world: &World, way: Way) -> u32 {
     let killed = victim.kill();
     let end = soon(link.closed()).await;
     assert_eq!(end, End::Disconnected);
-    // The abort fails if the device has moved the pair by itself.
+    // The abort may fail if the device has already moved the pair to Error.
     let _ = sender.abort();
     let mut back = 0;
     for task in waiting {
@@ -449,8 +451,10 @@ fn buffer_of(completion: Completion<Checked>) -> Buffer<Checked> {
     }
 }
 
-/// The answer of a request under load. Soft iWARP completes a request that is posted after the device has moved the
-/// pair to Error only when the pair is destroyed. So there the wait also ends with the connection, with `None`.
+/// The result of a request under load. `None`: the connection ended first.
+///
+/// If a request is posted after soft iWARP has moved the pair to Error, it completes only when the pair is destroyed.
+/// So on iWARP this wait also ends with the connection.
 async fn answer<F: Future + Unpin>(mut future: F, is_over: &mut watch::Receiver<bool>) -> Option<F::Output> {
     if !context().is_iwarp() {
         return Some(soon(future).await);
@@ -462,8 +466,8 @@ async fn answer<F: Future + Unpin>(mut future: F, is_over: &mut watch::Receiver<
     }
 }
 
-/// One task under load: it writes and reads, and cancels half of its waits, until a request fails. Returns the buffer,
-/// if the buffer is not in flight then.
+/// One task under load: it writes and reads until a request fails. It may drop half of its futures early. Returns the
+/// buffer, unless the buffer is still in flight.
 async fn load(
     world: Arc<World>,
     sender: SharedSender<Checked>,
@@ -475,7 +479,7 @@ async fn load(
     let mut random = Random::new(seed);
     let mut buffer = Some(world.buffer(&[1; LEN]));
     loop {
-        // A buffer whose wait was cancelled comes out as a stray, or is given back by close.
+        // A buffer whose future was dropped comes back as a stray, here or from the close.
         let Some(mut next) = buffer.take().or_else(|| sender.with(Sender::take_stray).map(buffer_of)) else {
             if *is_over.borrow() || sender.with(|sender| sender.first_failure().is_some()) {
                 return None;
@@ -520,7 +524,7 @@ fn failed_buffer(error: RequestError<Checked>) -> Buffer<Checked> {
 }
 
 /// Kills a server while tasks write and read, and messages go both ways. If `watches` is false, nobody watches the
-/// link: the requests fail when the retries are over.
+/// link, and the requests fail only after their retries.
 async fn outlive_under_load(world: &Arc<World>, way: Way, round: usize, watches: bool) -> u32 {
     let (mut victim, at) = server(Step::Talking, way);
     let Connection { sender, mut receiver, mut link } = soon(world.connect(way, at)).await.unwrap();
@@ -630,7 +634,8 @@ async fn outlive_closing(world: &World, way: Way, who: Closes) -> u32 {
         };
     }
     if who == Closes::Victim {
-        // This side learns of the end in one way or the other.
+        // The victim may be killed before or after it has closed the connection. Either way this side learns of the
+        // end.
         let killed = victim.kill();
         assert_is_gone(&soon(connection.closed()).await);
         all_come_back(connection, buffers - back).await;
@@ -641,14 +646,14 @@ async fn outlive_closing(world: &World, way: Way, who: Closes) -> u32 {
     killing.await.unwrap()
 }
 
-/// Closes the connection, which must give `count` buffers back.
+/// Closes the connection. The close must give `count` buffers back.
 async fn all_come_back(connection: Connection<Checked>, count: usize) {
     let closed = soon(connection.close().within(PATIENCE)).await;
     assert!(closed.has_drained, "{closed:?}");
     assert_eq!(closed.into_buffers().len(), count);
 }
 
-/// This side's lending over a connection, its messages, and the link that learns of the end.
+/// This side's lending over a connection, the receiver of its messages, and the link that learns of the end.
 fn lending(
     world: &World,
     connection: Connection<Checked>,
@@ -659,7 +664,8 @@ fn lending(
     (lending, messages, link)
 }
 
-/// Kills a server that holds memory of this side. The memory is back at its deadline, or sooner if somebody watches.
+/// Kills a server that holds memory of this side. The memory comes back at its deadline, or sooner if `watches` is
+/// true: then this side watches the link and ends the lending.
 async fn outlive_a_holder(world: &World, way: Way, watches: bool) -> u32 {
     let (mut victim, at) = server(Step::Holding, way);
     let (lending, messages, mut link) = lending(world, soon(world.connect(way, at)).await.unwrap());
@@ -678,7 +684,7 @@ async fn outlive_a_holder(world: &World, way: Way, watches: bool) -> u32 {
     }
     let (memory, over) = soon(ending).await.unwrap().map_err(|error| error.source).unwrap();
     assert!(matches!(over, Over::Expired | Over::Closed), "{over:?}");
-    // On iWARP a connection ends by itself. Elsewhere it ends only if somebody watches it.
+    // On iWARP the device breaks the pair by itself. Elsewhere the lending ends early only because this side aborts.
     assert!(watches || context().is_iwarp() || over == Over::Expired, "{over:?}");
     assert_eq!(&memory[..4], b"held");
     assert!(!watches || soon(running).await.is_ok());
@@ -686,7 +692,7 @@ async fn outlive_a_holder(world: &World, way: Way, watches: bool) -> u32 {
     killed
 }
 
-/// Kills a server that has lent memory to this side, which uses it and asks for more.
+/// Kills a server that has lent memory to this side, while this side uses the memory and asks for more.
 async fn outlive_an_owner(world: &World, way: Way) -> u32 {
     let (mut victim, at) = server(Step::Owning, way);
     let (lending, messages, mut link) = lending(world, soon(world.connect(way, at)).await.unwrap());
@@ -709,7 +715,7 @@ async fn outlive_an_owner(world: &World, way: Way) -> u32 {
     let victim = soon(victim).await.unwrap();
     assert!(!asking.is_finished() && !offered.is_finished());
     let killed = victim.kill();
-    // The request is posted, or refused because this side knows of the end.
+    // The request is posted, or refused because this side already knows of the end.
     match granted.whole().read(world.buffer(b"")) {
         Ok(posted) => {
             let late = tokio::spawn(posted);
@@ -735,8 +741,8 @@ async fn outlive_an_owner(world: &World, way: Way) -> u32 {
     killed
 }
 
-/// Runs `kill` for each way to connect, several times. Afterwards the kernel has nothing of the processes that were
-/// killed, and nothing of this one.
+/// Runs `kill` for each way to connect, several times. Then checks that the kernel has no objects left of the killed
+/// processes and of this process.
 fn outlive(rounds: usize, kill: impl AsyncFn(&Arc<World>, Way, usize) -> u32) {
     if lacks_need(Need::OtherProcesses) {
         return;

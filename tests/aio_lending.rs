@@ -1,5 +1,5 @@
-//! Memory lent between peers: it comes back after its deregistration, by return or at its deadline, whatever the peer
-//! or the program does. The same tests run on every device.
+//! Memory lent between peers. It comes back when the peer returns it, or at its deadline, and always after its
+//! deregistration, whatever the peer or the program does. The same tests run on every device.
 
 use interlock::aio::lend::{
     AskError, CONTROL_BYTES, ControlError, Granted, LendFailure, Lending, LendingOptions, LendingReceiver, Lent, Mark,
@@ -28,7 +28,7 @@ fn bytes(len: u64) -> NonZeroU64 {
     NonZeroU64::new(len).unwrap()
 }
 
-/// One side.
+/// One side of a connection.
 struct Side<B> {
     lending: Lending<B>,
     messages: Option<LendingReceiver<B>>,
@@ -70,7 +70,7 @@ impl<B: Brand> Peers<B> {
             let side = side.as_mut();
             Box::pin(async move {
                 if let Some(side) = side {
-                    // Errors of the peer are skipped. The end of the connection is left for `future` to see.
+                    // Skip violations of the peer. `future` learns of the end of the connection by itself.
                     while let Some(Ok(_) | Err(MessageError::Peer(_))) = side.next().await {}
                 }
                 pending::<()>().await;
@@ -80,7 +80,7 @@ impl<B: Brand> Peers<B> {
             for side in &mut messages {
                 let _ = side.as_mut().poll(context);
             }
-            // Under Miri, time passes as the program runs.
+            // Under Miri, the clock advances with the instructions that run, so it says nothing here.
             assert!(cfg!(miri) || Pin::new(&mut late).poll(context).is_pending(), "nothing happens any more");
             future.as_mut().poll(context)
         });
@@ -176,7 +176,7 @@ fn at_the_deadline_memory_comes_back_and_a_late_write_fails() {
     let mut peers = Peers::new(domain!(), &options());
     let before = Instant::now();
     let lent = peers.left.lending.lend(peers.lease::<RemoteWrite>(SHORT)).unwrap();
-    // The peer keeps only the record, which does not contain the deadline.
+    // The peer uses only the record, which does not contain the deadline.
     let record = lent.remote();
     let (memory, over) = peers.run(async { lent.ended().await.unwrap() });
     assert_eq!(over, Over::Expired);
@@ -210,7 +210,7 @@ fn a_grant_that_its_owner_ends_is_over_for_the_holder() {
     assert_eq!(lent.end().unwrap().len(), 64);
     peers.until(|| granted.is_over());
     assert!(matches!(granted.whole().write(peers.buffer(b"late")), Err(UseError::Over(_))));
-    // The grant is gone, so its drop must send no return.
+    // The owner has ended the grant, so the drop must send no return.
     drop(granted);
     peers.settle();
     assert_eq!((peers.left.lending.violations(), peers.right.lending.held()), (0, 0));
@@ -257,7 +257,7 @@ fn a_quota_bounds_what_a_peer_asks_for_until_the_memory_is_deregistered() {
     let serve = async { lent(right.asked().await.unwrap()) };
     let (mut first, answered) = peers.run(both(serve, ask(2048)));
     answered.unwrap();
-    // The memory was returned at once, and still counts.
+    // The peer returned the memory at once, and the memory still counts.
     assert_eq!(peers.run(first.over()), Over::Returned);
     assert_eq!(peers.run(ask(2049)), Err(AskError::Refused(Refusal::TooManyBytes)));
     let serve = async { lent(right.asked().await.unwrap()) };
@@ -288,7 +288,7 @@ fn an_answer_must_be_as_much_as_was_asked_for() {
     assert_eq!(peers.run(both(serves, asks)).1, (declined, declined));
 }
 
-/// Offers, requests and memory are dropped at each step. No memory stays lent, and none is lost.
+/// Offers, requests and memory are dropped at each step. No memory stays lent, and no memory is lost.
 #[test]
 fn what_is_dropped_at_any_step_is_returned_or_ended() {
     let mut peers = Peers::new(domain!(), &options());
@@ -309,7 +309,7 @@ fn what_is_dropped_at_any_step_is_returned_or_ended() {
         asked.answer(lease).unwrap().ended().await.unwrap().1
     });
     assert_eq!(over, Over::Returned);
-    // A request whose answer has come, and is dropped without a look.
+    // A request whose future is dropped after the answer has come, without another poll.
     let mut asks = Box::pin(left.request::<RemoteWrite>(bytes(8), LONG));
     assert!(peers.run(poll_fn(|context| Poll::Ready(asks.as_mut().poll(context).is_pending()))));
     let mut lent = peers.run(async {
@@ -331,7 +331,7 @@ fn what_is_dropped_at_any_step_is_returned_or_ended() {
     }
 }
 
-/// Forgetting is not an end: a holder that forgets loses the grant at the deadline.
+/// Forgetting a grant does not end it: the holder loses the grant at its deadline.
 #[test]
 fn a_grant_that_is_forgotten_ends_at_its_deadline() {
     let mut peers = Peers::new(domain!(), &options());
@@ -339,7 +339,7 @@ fn a_grant_that_is_forgotten_ends_at_its_deadline() {
     mem::forget(granted);
     assert_eq!(peers.run(async { lent.ended().await.unwrap() }).1, Over::Expired);
     let right = peers.right.lending.clone();
-    peers.until(|| right.held() == 0); // the owner says so
+    peers.until(|| right.held() == 0); // the owner tells the holder
 }
 
 /// Lent memory that the owner forgets stays usable for the peer, and is never freed.
@@ -407,7 +407,7 @@ fn messages_of_the_program_pass_by_the_control_messages() {
     assert_eq!(peers.run(async { lent.ended().await.unwrap() }).1, Over::Returned);
 }
 
-/// A peer that sends what it likes.
+/// A peer that sends arbitrary messages. The left side uses the library.
 struct Hostile<B: Brand> {
     peers: Peers<B>,
     sender: SharedSender<B>,
@@ -472,7 +472,7 @@ fn a_hostile_peer_gets_typed_answers_and_nothing_else() {
     assert_eq!(hostile.send(&kind(2, |bytes| bytes[15] = 9)), Some(Violation::UnknownGrant));
     assert_eq!(hostile.send(&kind(2, |bytes| bytes[15] = 1)), None);
     assert_eq!(hostile.send(&kind(2, |bytes| bytes[15] = 1)), Some(Violation::Replayed));
-    // The first return has ended the grant. The memory is the program's again only after `ended`.
+    // Since the first return, the grant is over. The memory is the program's again only after `ended`.
     assert_eq!(hostile.peers.run(async { lent.ended().await.unwrap() }).1, Over::Returned);
     // Answers to requests that nobody made.
     let record = RemoteRegion::<RemoteWrite>::of_peer(8, 8, 1).unwrap().to_bytes();
@@ -502,7 +502,7 @@ fn a_hostile_peer_gets_typed_answers_and_nothing_else() {
     drop(hostile.receiver);
 }
 
-/// The registration of requested memory does not end. The memory stays lent, and keeps its part of the quota.
+/// The device does not deregister memory that the peer asked for. The memory stays lent, and counts against the quota.
 #[test]
 fn memory_that_is_not_deregistered_stays_lent_and_counts() {
     let (fabric, domain) = support::own_device!();
@@ -566,7 +566,7 @@ fn sleepers_wake_in_their_order_and_not_early() {
     assert!(first >= Duration::from_millis(10) && second >= Duration::from_millis(25), "{first:?} {second:?}");
 }
 
-/// Checks that a write that came too late failed. On iWARP a write is done when it is sent, and the connection ends
+/// Checks that a write that came too late failed. On iWARP a write completes when it is sent, and the connection ends
 /// later.
 fn assert_refused<B>(written: Result<Buffer<B>, RequestError<B>>) {
     match written {

@@ -104,7 +104,8 @@ fn a_future_that_lost_in_a_select_goes_on() {
     });
 }
 
-/// 16 tasks with a buffer each, that lose half of their futures in one way or another. At the end every buffer is back.
+/// 16 tasks share 16 buffers. About half of their futures are dropped before the answer, some after a poll. At the end
+/// every buffer is back.
 fn lose_half<B: Brand + 'static>(tasks: Tasks<B>, runtime: &Runtime, rounds: usize) {
     let count = 16;
     let Tasks { domain, poller, left: (sender, receiver), right, region } = tasks;
@@ -138,7 +139,7 @@ fn lose_half<B: Brand + 'static>(tasks: Tasks<B>, runtime: &Runtime, rounds: usi
                             answer = &mut posted => Some(answer.unwrap()),
                         },
                         2 => {
-                            // A wait for room may be dropped too.
+                            // Also drop a wait for room.
                             drop(timeout(Duration::ZERO, shared.room()).await);
                             Some(timeout(PATIENCE, &mut posted).await.expect("no wake-up is lost").unwrap())
                         }
@@ -186,7 +187,7 @@ fn half_of_the_futures_are_lost_and_no_buffer_on_two_threads() {
     lose_half(tasks!(16, &runtime), &runtime, 200);
 }
 
-/// 100,000 cancelled operations take a while.
+/// 14,000 rounds of 16 tasks, about half of whose futures are lost.
 #[test]
 #[ignore = "takes minutes on a real device; `cargo test --release --features tokio --test aio_tokio -- --ignored`"]
 fn a_hundred_thousand_futures_are_lost_and_no_buffer() {
@@ -194,7 +195,7 @@ fn a_hundred_thousand_futures_are_lost_and_no_buffer() {
     lose_half(tasks!(16, &runtime), &runtime, 14_000);
 }
 
-/// A runtime is dropped with its driver and its waiting tasks. The requests in flight come back under the next runtime.
+/// A runtime is dropped with its driver and its waiting tasks. The requests in flight complete under the next runtime.
 #[test]
 fn a_runtime_that_is_dropped_takes_no_memory_with_it() {
     let runtime = two_threads();
@@ -219,7 +220,7 @@ fn a_runtime_that_is_dropped_takes_no_memory_with_it() {
     });
 }
 
-/// The driver acts as the clock: it sleeps no longer than until the next deadline.
+/// The driver is also the clock for deadlines: it sleeps no longer than until the next one.
 #[test]
 fn a_lease_ends_in_time_by_the_driver() {
     let runtime = two_threads();

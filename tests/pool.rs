@@ -229,7 +229,7 @@ fn buffers_go_home_from_completions() {
         }
         assert_eq!(free(&pool), 4);
     }
-    // Buffers go home from a list, as a share, and from a pair that is gone.
+    // Buffers go home from a list, from a share, and from a destroyed pair.
     link.right.post_receive(BufferList::new(vec![pool.try_take(64).unwrap()])).unwrap();
     let mut message = pool.try_take(64).unwrap();
     message.write(&[9; 8]).unwrap();
@@ -241,12 +241,12 @@ fn buffers_go_home_from_completions() {
     link.right.post_receive(pool.try_take(64).unwrap()).unwrap();
     assert_eq!(free(&pool), 3);
     drop(link.right);
-    // Some devices flush what they destroy.
+    // Some devices flush the requests of a pair that is destroyed.
     assert!(matches!(failure(&mut link.poller).status, Status::Destroyed | Status::Flushed));
     assert_eq!(free(&pool), 4);
 }
 
-/// The device keeps what it may still write to.
+/// A buffer in flight stays out of the pool, since the device may still write to it.
 #[test]
 fn a_buffer_that_the_device_has_does_not_go_home() {
     interlock::domain! { struct Test; }
@@ -281,7 +281,7 @@ fn a_split_buffer_goes_home_as_a_whole() {
     drop(middle);
     assert_eq!(free(&pool), 2);
 
-    // Joined again, it is the buffer that it was.
+    // The parts of a buffer, joined again, are the whole buffer.
     let (whole, other) = (pool.try_take(1).unwrap(), pool.try_take(1).unwrap());
     let (whole, other) = if address(&whole) == start { (whole, other) } else { (other, whole) };
     let mut parts = whole.into_chunks(100).into_iter();
@@ -381,7 +381,7 @@ fn a_leased_buffer_goes_home_after_the_lease_and_not_before() {
     assert_eq!(free(&pool), 2);
     drop(link.domain.lease::<RemoteWrite, _>(pool.try_take(64).unwrap(), LONG).unwrap());
     assert_eq!(free(&pool), 2);
-    // The old grant is worth nothing, whoever has the buffer now.
+    // The remote key of the ended lease gives no access any more, whoever has the buffer now.
     let again = [(); 2].map(|()| pool.try_take_zeroed(64).unwrap());
     link.left.post_write(filled(&link.domain, 1, 64), &remote).unwrap();
     assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
@@ -415,7 +415,7 @@ fn a_lease_that_does_not_end_keeps_its_buffer() {
 
 // ---- Lives --------------------------------------------------------------------------------------------
 
-/// Opens the domain again, which works only when everything of it is gone.
+/// Whether the domain can be opened again. That works only once all objects of the domain are destroyed.
 fn reopens<N: interlock::domain::Named + Brand>(context: &Context, name: N) -> bool {
     context.named_domain(name).is_ok()
 }
@@ -466,14 +466,15 @@ fn a_pool_grows_to_its_limit_and_is_trimmed() {
     let stats = pool.stats();
     assert_eq!((stats.registered_bytes, stats.limit_bytes, stats.refusals), (384, 384, 0));
     assert_eq!((first_class(&pool).buffers, pool.trim()), (6, 0));
-    // The chunks have 2, 2 and 1 buffers. A chunk goes when all its buffers are at home; the first buffer stays.
+    // After the first buffer, the pool has registered chunks of 2, 2 and 1 buffers. `trim` frees each chunk whose
+    // buffers are all at home, but never the first buffer.
     let kept = taken.remove(1);
     drop(taken);
     assert_eq!((free(&pool), pool.trim()), (5, 192));
     assert_eq!((first_class(&pool).buffers, free(&pool), pool.stats().registered_bytes), (3, 2, 192));
     drop(kept);
     assert_eq!((pool.trim(), free(&pool)), (128, 1));
-    // The pool grows again, into the same spots.
+    // The pool grows again, and uses the same spots of its shelf.
     assert_eq!(all(&pool).len(), 6);
     assert_eq!((pool.trim(), free(&pool)), (320, 1));
     // A buffer that is forgotten keeps its chunk for good.
@@ -497,7 +498,7 @@ fn growth_that_is_refused_is_an_answer_and_not_an_end() {
         }
         other => panic!("{other:?}"),
     }
-    // A future waits instead.
+    // A future does not fail, and waits for a buffer.
     let mut waiting = Waiting::on(&pool);
     assert_eq!(pool.stats().refusals, 2);
     drop(first);
@@ -570,12 +571,12 @@ fn a_wait_may_be_given_up_at_any_time() {
     drop(first); // after a buffer was set aside for it
     assert_eq!(third.woken(), 1);
     let taken = third.poll().unwrap();
-    // With nobody left in the queue, the fast way is open again.
+    // Nobody waits any more, so a take and a drop use the path without the lock again.
     let last = Waiting::on(&pool);
     drop(last);
     drop(taken);
     assert_eq!((free(&pool), first_class(&pool).waiting), (1, 0));
-    // A future that is forgotten costs one buffer, and stops nobody.
+    // A forgotten future keeps the buffer that is set aside for it. Others still get theirs.
     let pool = domain.pool(&fixed(&[class(64, 2)])).unwrap();
     let taken = all(&pool);
     mem::forget(Waiting::on(&pool));
@@ -681,7 +682,7 @@ fn no_buffer_is_lost_or_owned_twice_by_threads() {
         (0..4).for_each(|thread| drop(scope.spawn(move || work(thread))));
     });
     assert_eq!((first_class(&pool).waiting, all(&pool).len()), (0, 3));
-    // The last buffers go home while the pool goes away.
+    // The last buffers are dropped while another thread drops the pool.
     for _ in 0..if cfg!(miri) { 3 } else { 300 } {
         let pool = domain.pool(&growing(2, 3)).unwrap();
         let taken = all(&pool);
@@ -694,7 +695,7 @@ fn no_buffer_is_lost_or_owned_twice_by_threads() {
     assert!(reopens(&context, Test));
 }
 
-/// The number of buffers bounds what is in flight: a sender waits for the completions of its own requests.
+/// The number of buffers bounds the requests in flight: a sender waits for the completions of its own requests.
 #[test]
 fn a_sender_is_held_back_by_its_pool() {
     interlock::domain! { struct Test; }
@@ -723,7 +724,6 @@ fn a_sender_is_held_back_by_its_pool() {
     }
 }
 
-/// What a pool says of itself.
 #[test]
 fn a_pool_shows_what_it_has() {
     interlock::domain! { struct Test; }

@@ -1,6 +1,6 @@
-//! Long random histories of futures: posted, polled, dropped and forgotten, with a driver that comes and goes, and a
-//! device that loses packets. Each history checks that an answer has the memory of its request, that no wake-up is
-//! lost, and that at the end every buffer is back or was forgotten on purpose.
+//! Long random histories: requests are posted and their futures polled, dropped or forgotten, while a driver comes and
+//! goes and the device loses packets. Each history checks that an answer has the memory of its request, that no wake-up
+//! is lost, and that at the end every buffer is back or was forgotten on purpose.
 //!
 //! `INTERLOCK_SEED=<number>` repeats one history. The soft device is stepped by hand.
 
@@ -79,7 +79,7 @@ struct Flight<B> {
     posted: Waiting<B>,
     buffers: BTreeSet<usize>,
     woken: Arc<Count>,
-    /// How often it had been woken when it was last found waiting, if there was a driver then.
+    /// How often `woken` had been woken at the last poll that was pending. `None` if there was no driver then.
     asleep_since: Option<usize>,
 }
 
@@ -107,7 +107,7 @@ struct World<B: Brand> {
     domain: ProtectionDomain<B>,
 }
 
-/// How long something may take. A stepped device needs no time.
+/// How long something may take. The soft device is stepped by hand and waits for no clock, so it is quick.
 fn patience() -> Duration {
     if cfg!(miri) { PATIENCE } else { Duration::from_secs(if context().is_soft() { 2 } else { 10 }) }
 }
@@ -155,7 +155,7 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// Lets the device do all it can, its next timer included.
+    /// Runs the device until it has nothing to do. If it had nothing to do from the start, lets its next timer expire.
     fn run_device(&self) {
         match &self.fabric {
             Some(fabric) => {
@@ -190,7 +190,7 @@ impl<B: Brand> World<B> {
         driver.block_on(once).unwrap();
     }
 
-    /// Polls a future. If the future slept, and has its answer after a turn of the driver, somebody must have woken it.
+    /// Polls a future. If the future was asleep, and is ready after a turn of the driver, it must have been woken.
     fn poll(&mut self, place: usize, after_turn: bool) {
         let Some(mut flight) = self.flights[place].take() else { return };
         let waker = Waker::from(Arc::clone(&flight.woken));
@@ -262,7 +262,7 @@ impl<B: Brand> World<B> {
         }
     }
 
-    /// A sender keeps strays only up to its depth, so this takes them before there are more.
+    /// A sender keeps at most as many strays as its depth. So this takes them before there could be more.
     fn make_room_for_strays(&mut self) {
         if self.abandoned.len() >= DEPTH as usize {
             self.wait_until(|world| world.abandoned.is_empty());
@@ -284,7 +284,7 @@ impl<B: Brand> World<B> {
             );
             self.run_device();
             self.turn();
-            // A driver polls only for those who wait. Without a driver, the polls here find the strays.
+            // Without a driver, the polls here find the strays. After that, a driver takes over again.
             if self.driver.is_none() {
                 self.fetch_received();
                 let mut context = task::Context::from_waker(Waker::noop());
@@ -341,7 +341,7 @@ impl<B: Brand> World<B> {
                 self.drop_flight(place);
             }
             Call::Forget => {
-                // A forgotten future loses its buffers, so some buffers are never forgotten.
+                // The buffers of a forgotten future never come back, so stop before too many are forgotten.
                 if self.forgotten.len() + 8 < BUFFERS
                     && let Some(flight) = self.flights[place].take()
                 {
@@ -357,7 +357,7 @@ impl<B: Brand> World<B> {
                     Some(_) => None,
                     None => self.poller.driver(),
                 };
-                // The drop of the driver has woken all who slept.
+                // The drop of a driver wakes all tasks, so later polls prove no lost wake-up.
                 self.flights.iter_mut().flatten().for_each(|flight| flight.asleep_since = None);
             }
             Call::Receive => {
@@ -377,7 +377,7 @@ impl<B: Brand> World<B> {
             Call::Next => self.fetch_received(),
             Call::SendToLeft => {
                 self.make_room_for_strays();
-                // Send only if there is a receive, so that no message waits for ever.
+                // Send only if there is a receive for the message, so that no send waits for ever.
                 if self.messages >= self.receives {
                     return;
                 }

@@ -1,5 +1,5 @@
-//! Tests the example `rpc_service`: its parts with peers that break the protocol, crash, are late or shut down, and the
-//! program on the device under test.
+//! Tests the example `rpc_service`: its modules against peers that break the protocol, crash, are late or shut down,
+//! and the whole program on the device under test.
 
 #[path = "../examples/rpc_service/frame.rs"]
 mod frame;
@@ -37,7 +37,7 @@ const SHORT: Duration = Duration::from_millis(50);
 /// Long enough for a request to arrive.
 const GIVE_UP: Duration = Duration::from_millis(500);
 
-/// A place with a server that has a gate.
+/// A server, and what its clients need. Its service has a gate: calls that begin with `hold` wait while it is closed.
 struct World<B: Brand> {
     domain: ProtectionDomain<B>,
     place: Arc<Place<B>>,
@@ -59,7 +59,7 @@ impl<B: Brand + 'static> World<B> {
         Client::start(&self.place, self.at)
     }
 
-    /// A connection whose program need not keep to the protocol.
+    /// A connection to the server. The test writes its messages by hand, so they may break the protocol.
     async fn rogue(&self) -> Connection<B> {
         self.place.connect(self.at).await.unwrap()
     }
@@ -86,7 +86,8 @@ impl<B: Brand + 'static> World<B> {
     }
 }
 
-/// A listener at the address of this side. The port of an earlier listener may stay taken for a moment.
+/// A listener at the address of this side. Tries again, since the port of an earlier listener may stay taken for a
+/// moment.
 async fn listen<B: Brand + 'static>(place: &Place<B>, domain: &ProtectionDomain<B>, port: u16) -> Listener {
     let deadline = Instant::now() + PATIENCE;
     let own = if place.is_by_records() { [127, 0, 0, 1].into() } else { address(&domain.context()) };
@@ -99,12 +100,12 @@ async fn listen<B: Brand + 'static>(place: &Place<B>, domain: &ProtectionDomain<
     }
 }
 
-/// Whether pairs are connected by records, for each way that the device has.
+/// The ways to connect that the device supports: true stands for records, false for addresses.
 fn ways() -> &'static [bool] {
     if context().is_iwarp() { &[false] } else { &[false, true] }
 }
 
-/// A domain that is named by the calling test.
+/// A named domain. Each test has a name of its own for it.
 macro_rules! domain {
     () => {{
         interlock::domain! { struct Test; }
@@ -146,7 +147,8 @@ fn a_frame_says_what_was_put_into_it() {
     assert!(!Frame::write(&mut short, Kind::Request, 1, b"abc") && Frame::write(&mut short, Kind::Request, 1, b"ab"));
 }
 
-/// Random bytes, and good frames with a few bytes changed or cut off. An accepted frame has the length that it names.
+/// Valid frames that are cut off at random and have up to two bytes changed. An accepted frame has the length that it
+/// names.
 #[test]
 fn bytes_of_any_form_are_a_frame_or_a_violation() {
     let domain = domain!();
@@ -265,7 +267,7 @@ fn one_client_too_many_waits_for_its_turn() {
     finish(async {
         for &by_records in ways() {
             let world = World::new(domain.clone(), by_records).await;
-            // The clients have a place of their own, so their pairs find room.
+            // The clients have a place of their own, so their pairs do not use up the server's room.
             let elsewhere = Place::new(domain.clone(), CLIENTS, LIMITS, by_records).unwrap();
             let mut clients: Vec<_> = (0..CLIENTS).map(|_| Client::start(&elsewhere, world.at)).collect();
             for client in &clients {
@@ -304,7 +306,7 @@ fn rogues() -> Vec<(Vec<u8>, Violation)> {
         (frame(1, 2, u16::MAX, b"four"), Violation::Length { claimed: 65535, actual: 4 }),
     ];
     if !context().is_iwarp() {
-        // On iWARP the device of the server ends the connection, and does not always say why.
+        // On iWARP the device of the server ends the connection, and does not always report the reason.
         all.push((vec![1; FRAME_BYTES + 1], Violation::TooLong));
     }
     all
@@ -332,8 +334,8 @@ fn a_client_that_sends_rubbish_is_named_and_harms_nobody() {
     });
 }
 
-/// A write with an immediate would take a receive and bring no message. The device of the server refuses it, since the
-/// pair gives its peer no rights, or else the server does.
+/// A write with an immediate would take a receive and bring no message. The server's device refuses the write, since
+/// the pair gives its peer no rights. If the device lets it pass, the server refuses it.
 #[test]
 fn a_client_that_writes_is_refused() {
     if lacks_need(Need::Immediates) {
@@ -395,8 +397,8 @@ fn a_client_that_repeats_an_id_is_named() {
     });
 }
 
-/// A client that says nothing after it has connected, and one whose pair is gone while its link stays, as if its host
-/// had failed. An honest client may be as quiet.
+/// One client sends nothing after it has connected. Another destroys its pair and keeps its link, as if its host had
+/// failed. The server ends both connections. An honest client that has said hello may be as quiet, and stays.
 #[test]
 fn clients_that_are_silent_or_dead_are_sent_away() {
     let domain = domain!();
@@ -423,8 +425,8 @@ fn clients_that_are_silent_or_dead_are_sent_away() {
     });
 }
 
-/// The poller keeps a message that comes before its client is connected. These clients are never connected, and send
-/// more messages than the poller keeps.
+/// The poller keeps messages that arrive before the server has accepted their client. These clients are never accepted,
+/// and together send more messages than the poller keeps.
 #[test]
 fn clients_that_vanish_before_they_are_connected_leave_room_for_others() {
     let domain = domain!();
@@ -440,7 +442,7 @@ fn clients_that_vanish_before_they_are_connected_leave_room_for_others() {
         let vanish = async || {
             let pair = domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
             let mut stream = TcpStream::connect(world.at).await.unwrap();
-            // A greeting as in `interlock::aio::tcp`. The server's greeting also has one byte of data.
+            // A greeting as in `interlock::aio::tcp`, without data. The server's greeting has one byte of data.
             let greeting = [b"IT\x01\x01\0\0\0\0", &pair.endpoint().to_bytes()[..]].concat();
             stream.write_all(&greeting).await.unwrap();
             let mut answer = [0; 8 + Endpoint::RECORD_BYTES + 1 + 1];
@@ -453,7 +455,7 @@ fn clients_that_vanish_before_they_are_connected_leave_room_for_others() {
             }
             assert!(pair.close().within(PATIENCE).await.has_drained);
         };
-        // More messages than the queue of the server has places.
+        // Together they send three times as many messages as the completion queue of the server has room for.
         let count = 3 * CLIENTS * LIMITS.completions() / LIMITS.receives;
         for _ in 0..count {
             timeout(PATIENCE, vanish()).await.expect("the server answers");
@@ -466,7 +468,7 @@ fn clients_that_vanish_before_they_are_connected_leave_room_for_others() {
     });
 }
 
-/// A server that breaks the protocol in one way after the other. The client names each, and connects again.
+/// A server breaks the protocol in one way after another. The client names each violation, and connects again.
 #[test]
 fn a_server_that_breaks_the_protocol_is_named() {
     let domain = domain!();
@@ -493,7 +495,7 @@ fn a_server_that_breaks_the_protocol_is_named() {
                 Ok(mut connection) => {
                     timeout(PATIENCE, connection.closed()).await.expect("the client ends the connection");
                 }
-                // On iWARP the connection may have ended before this side looks at it.
+                // On iWARP the client may have ended the connection before the accept is over.
                 Err(error) => assert!(context().is_iwarp(), "{error:#}"),
             }
             expected.push(Violation::Welcome(data.to_vec()).into());
@@ -515,7 +517,7 @@ fn a_server_that_breaks_the_protocol_is_named() {
     });
 }
 
-// Crashes, shutdown, and what comes after.
+// Crashes, shutdown, and connecting again.
 
 #[test]
 fn a_client_that_crashes_harms_nobody() {
@@ -563,7 +565,8 @@ fn a_shutdown_answers_what_is_in_flight() {
                 .collect();
             assert!(service.holds(5, PATIENCE).await);
             let ending = tokio::spawn(server.shut_down(PATIENCE));
-            // The idle client leaves at once. The busy client is told too, and waits for its answers.
+            // Both clients get a bye at once. The idle client leaves. The busy client stays until it has its answers,
+            // and counts the bye only when it leaves.
             until("bye", || idle.report().byes == 1).await;
             assert_eq!(busy.report().byes, 0);
             assert!(!ending.is_finished() && calls.iter().all(|call| !call.is_finished()));
@@ -577,7 +580,7 @@ fn a_shutdown_answers_what_is_in_flight() {
             assert_eq!(answered, [1, 5]);
             assert!(report.clients.iter().all(|client| client.broken.is_none() && client.has_drained), "{report:?}");
             until("bye", || busy.report().byes == 1).await;
-            // Nobody is there now.
+            // No server is left.
             assert_eq!(busy.call(b"anybody?", SHORT).await, Err(CallError::TimedOut(SHORT)));
             idle.close(PATIENCE).await;
             let report = Arc::into_inner(busy).unwrap().close(PATIENCE).await;
@@ -662,7 +665,7 @@ fn own_address() -> String {
 #[test]
 fn both_ends_in_one_process_count_as_expected() {
     let at = own_address();
-    // A soft device has another address in each process. The program finds it.
+    // A soft device has another address in each process. The program finds that address by itself.
     let both: &[&[&str]] = match (on_hardware(), context().is_iwarp()) {
         (true, true) => &[&["both", &at]],
         (true, false) => &[&["both", &at], &[], &["both", "--records"]],

@@ -1,13 +1,13 @@
-//! A soak of tasks on a tokio runtime: connections that are made, used, cancelled and ended in every way, pools, and
-//! memory that is lent. At the end, the process has as much of the system as at the start.
+//! A soak of tasks on a tokio runtime. The tasks make, use, cancel and end connections in every way, and use pools and
+//! lent memory. At the end, the process must have the same resources of the system as at the start.
 //!
 //! How each kind of loss shows:
 //!
-//! - A lost wake-up: a wait takes longer than [`PATIENCE`], see [`soon`]. In [`World::talk`], nothing else runs that
-//!   could wake the driver by chance.
-//! - A lost buffer of the pool: it is not at home after a round. Any other lost object of the domain: the domain still
-//!   exists after the soak, so its name is taken.
-//! - A lost place on the completion queue: its room is not all back after a round.
+//! - A lost wake-up: a wait takes longer than [`PATIENCE`], see [`soon`]. While [`World::talk`] runs, nothing else runs
+//!   that could wake the driver by chance.
+//! - A lost buffer of the pool: the buffer is not at home after a round.
+//! - Any other lost object of the domain: the domain still exists after the soak, so its name is taken.
+//! - A lost place on the completion queue: the queue does not have all its room back after a round.
 //! - A handle that is never dropped: the drivers do not end.
 //! - Lost memory, descriptors, threads, pinned pages and objects of the kernel: see [`Census`].
 
@@ -25,24 +25,24 @@ use tokio::runtime::{Builder, Handle};
 use tokio::time::{sleep, timeout};
 use world::{Futures, Tally, World};
 
-/// A wait that takes longer is one that would never have ended by itself.
+/// A wait that takes longer counts as one that never ends.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How far the heap may exceed its earlier size: the standard library and the runtime keep some memory.
+/// How far the heap may exceed its earlier size, since the standard library and the runtime keep some memory.
 const SLACK_BYTES: i64 = 64 << 10;
 
-/// What the process has of the system.
+/// The resources of the system that the process has.
 #[derive(PartialEq, Eq, Debug)]
 struct Census {
     descriptors: usize,
     threads: usize,
     /// Memory that is pinned or locked, in KiB.
     pinned_kib: u64,
-    /// Objects that the kernel has of this process.
+    /// The RDMA objects that the kernel has for this process.
     kernel_objects: Vec<String>,
 }
 
 impl Census {
-    /// Waits for threads of the library and of the runtime to end, and for the kernel to free what has ended.
+    /// Waits until the threads of the library and of the runtime have ended and the kernel has freed all RDMA objects.
     fn take_when_quiet(context: &Context) -> Self {
         let begin = Instant::now();
         loop {
@@ -78,7 +78,7 @@ fn kernel_objects(context: &Context) -> Vec<String> {
 
 /// Waits for something that must happen.
 ///
-/// `timeout` alone would forgive a lost wake-up: it polls the future once more when the time is over.
+/// `timeout` alone would hide a lost wake-up, since it polls the future once more when the time is over.
 #[track_caller]
 fn soon<F: Future>(future: F) -> impl Future<Output = F::Output> {
     let caller = panic::Location::caller();
@@ -91,10 +91,10 @@ fn soon<F: Future>(future: F) -> impl Future<Output = F::Output> {
     }
 }
 
-/// Runs rounds in one world for so long, at least one. Returns what happened.
+/// Runs rounds in one world for `time`, at least one round. Returns what happened.
 async fn rounds(context: &Context, time: Duration, seed: u64) -> Result<Tally, Box<dyn Error>> {
     let mut random = Random::new(seed);
-    // The domain of an earlier world has the same name, so nothing of it is left.
+    // This call fails if objects of an earlier world are left, since that world's domain has the same name.
     let world = Arc::new(World::new(context.named_domain(Futures)?));
     let drivers = [
         aio::spawn(world.poller.driver().expect("no other driver"))?,
@@ -137,7 +137,7 @@ async fn rounds(context: &Context, time: Duration, seed: u64) -> Result<Tally, B
 /// The soak of `seconds` seconds.
 pub(crate) fn soak(seconds: u64, seed: u64) -> Result<(), Box<dyn Error>> {
     let begin = Instant::now();
-    // The first panic is the result, whichever task it is in.
+    // A panic in any task ends the process.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         hook(info);
@@ -150,7 +150,7 @@ pub(crate) fn soak(seconds: u64, seed: u64) -> Result<(), Box<dyn Error>> {
         runtime.shutdown_timeout(PATIENCE);
         Ok::<_, Box<dyn Error>>(tally)
     };
-    // What is made once in a process is made here.
+    // This run makes the allocations and objects that a process makes only once.
     run(Duration::ZERO)?;
     let (before, bytes) = (Census::take_when_quiet(&context), heap::live());
     println!("before: {before:?}, {bytes} bytes");

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use support::{Random, another_device, context};
 
-/// Two devices that reach each other, and what makes the network between them lose packets.
+/// Two devices that reach each other, and the means by which the network between them loses packets.
 #[derive(Debug)]
 pub(crate) struct Network {
     /// One end.
@@ -19,7 +19,7 @@ pub(crate) struct Network {
 /// How packets get lost.
 #[derive(Debug)]
 enum Means {
-    /// The soft device loses what it is told to lose.
+    /// The test tells the soft device which packets to lose.
     Told(Fabric),
     /// The kernel loses some of the packets that leave by these network interfaces.
     Kernel(&'static [&'static str]),
@@ -28,8 +28,8 @@ enum Means {
 impl Network {
     /// The network of the device under test.
     ///
-    /// A pair of soft-RoCE whose peer is on the same device does not use the network, so the other end is on another
-    /// device. The stream of soft iWARP to its own address goes through the loopback interface.
+    /// If two pairs of soft-RoCE are on the same device, their packets do not use the network. So the other end is on
+    /// another device. On soft iWARP a stream to the own address uses the loopback interface.
     pub(crate) fn new() -> Self {
         let left = context();
         let means = match (left.is_soft(), left.is_iwarp()) {
@@ -79,17 +79,17 @@ pub(crate) struct Losses {
     percent: u32,
     fabric: Option<Fabric>,
     told: AtomicU64,
-    /// How many losses the soft device was told of since the last answer.
+    /// How many losses the soft device was told to cause since the last answer.
     since_an_answer: AtomicU64,
     interfaces: &'static [&'static str],
 }
 
-/// While a pair waits to send again, nothing else uses up what the soft device is told to lose, so more would end the
-/// retries of that pair.
+/// How many losses may be pending on the soft device at once. If only one pair sends, each of its retries meets the
+/// next pending loss. With more losses, the pair would run out of retries.
 const MOST_AT_ONCE: u64 = 2;
 
 impl Losses {
-    /// Call this for each request. The soft device then loses as many requests and answers as a network would.
+    /// Call this before each request. It makes the soft device lose about `percent` of the requests and of the answers.
     pub(crate) fn at_a_request(&self, random: &mut Random) {
         let Some(fabric) = &self.fabric else { return };
         for is_request in [true, false] {
@@ -105,7 +105,7 @@ impl Losses {
         }
     }
 
-    /// To be called for each answer.
+    /// Call this after each answer.
     pub(crate) fn at_an_answer(&self) {
         self.since_an_answer.store(0, Ordering::Relaxed);
     }

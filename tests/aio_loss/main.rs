@@ -1,5 +1,5 @@
-//! Tasks over a network that loses packets: they write, read, send and receive, and half of what they wait for is
-//! cancelled. Nothing is lost, nobody waits for ever, and what arrived is right. The same tests run on every device.
+//! Tasks over a network that loses packets. They write, read, send and receive, and cancel about half of their waits.
+//! No message and no buffer is lost, no task waits for ever, and all data is right. The same tests run on every device.
 
 mod losses;
 
@@ -26,14 +26,15 @@ const PAIRS: usize = 4;
 const DEPTH: u32 = 16;
 /// The bytes of a message, and of the memory that a task writes to.
 const LEN: usize = 64;
-/// A sender keeps as many strays as it has slots for requests, so no stray is pushed out.
+/// How many buffers of its own each sender has. A sender keeps up to `DEPTH` strays, so with `DEPTH` buffers it drops
+/// none.
 const PLAIN: usize = DEPTH as usize;
 const POOLED: u32 = 32;
 
 /// The network is shared by all tests of this program.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// What all pairs of one side have together.
+/// What all pairs of one side share.
 struct Side {
     domain: ProtectionDomain<Checked>,
     queue: CompletionQueue<Checked>,
@@ -43,25 +44,26 @@ struct Side {
     region: MemoryRegion<Checked, RemoteReadWrite, Vec<u64>>,
 }
 
-/// One direction of a pair: who sends, and what is known of the messages.
+/// One direction of a connection: the sender, its buffers, and counts of the messages.
 struct Lane {
     sender: SharedSender<Checked>,
-    /// Buffers that no request has. Requests that are cancelled give theirs back as strays.
+    /// Buffers that are in no request. If a wait is cancelled, the buffer of its request comes back as a stray.
     home: Mutex<Vec<Buffer<Checked>>>,
     pool: Pool<Checked>,
     target: RemoteRegion<RemoteReadWrite>,
-    /// How many receives the peer has for this side. A message without a receive would end a pair of iWARP.
+    /// How many receives the peer has posted for this sender. On iWARP a message that finds no receive would end the
+    /// connection.
     credits: Semaphore,
     sent: AtomicU64,
     arrived: AtomicU64,
     is_over: AtomicBool,
 }
 
-/// One end of a pair, as it is before the traffic.
+/// One end of a connection, before the traffic begins.
 struct End {
     lane: Arc<Lane>,
     receiver: Receiver<Checked>,
-    /// The addresses of the buffers of requests, and of receives.
+    /// The addresses of the sender's own buffers, and of the buffers of the receives.
     plain: BTreeSet<usize>,
     receives: BTreeSet<usize>,
 }
@@ -82,7 +84,7 @@ fn buffer_of(completion: Completion<Checked>) -> Buffer<Checked> {
     }
 }
 
-/// The bytes of message or write number `count` of a task.
+/// The bytes of a task's message or write with the number `count`.
 fn words(task: usize, count: u64) -> [u8; LEN] {
     let mut random = Random::new((task as u64) << 32 | count);
     let mut bytes = [0; LEN];
@@ -142,8 +144,8 @@ fn limits() -> Limits {
     Limits { sends: DEPTH, receives: DEPTH, ..Limits::default() }
 }
 
-/// Waits a quarter of a second for each answer, and retries as often as possible. So a pair survives seven lost packets
-/// in a row, or a machine that does nothing for two seconds.
+/// The pair waits a quarter of a second for each acknowledgement, and retries as often as possible. So it survives
+/// seven lost packets in a row, or a machine that does nothing for two seconds.
 fn patient() -> ConnectAttributes {
     ConnectAttributes {
         timeout: AckTimeout::new(16).unwrap(),
@@ -158,8 +160,8 @@ enum Came<R> {
     Cancelled,
 }
 
-/// Waits for `future`, but cancels about half of all waits, and fewer if the answer comes soon. One wait in eight times
-/// out once and then goes on.
+/// Waits for `future`. Cancels about half of all waits, and fewer if answers come soon. One wait in eight times out
+/// once and then goes on.
 async fn perhaps<F: Future + Unpin>(random: &mut Random, mut future: F) -> Came<F::Output> {
     match random.below(8) {
         0..=2 => return Came::Cancelled,
@@ -193,7 +195,7 @@ impl Lane {
         self.home.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the strays home.
+    /// Moves the buffers of the strays to `home`.
     fn gather(&self) {
         while let Some(stray) = self.sender.with(Sender::take_stray) {
             self.home().push(buffer_of(stray));
@@ -203,7 +205,7 @@ impl Lane {
     /// A buffer of the pool, or one of this lane's own.
     async fn buffer(&self, random: &mut Random) -> (Buffer<Checked>, bool) {
         if random.one_in(2) {
-            // The wait for a buffer may be cancelled too.
+            // Also cancel a wait for a buffer.
             drop(timeout(Duration::ZERO, self.pool.take(LEN)).await);
             let buffer = timeout(PATIENCE, self.pool.take(LEN)).await.expect("a buffer comes home");
             return (buffer.unwrap(), true);
@@ -228,7 +230,8 @@ impl Lane {
         }
     }
 
-    /// One task. Its writes go to memory of its own, which it reads back.
+    /// One task. It writes to a part of the peer's region that no other task uses, and reads that part back. Returns
+    /// how many waits it cancelled.
     async fn traffic(&self, task: usize, rounds: usize, losses: &Losses) -> usize {
         let mut random = Random::new(task as u64);
         let (mut cancelled, mut writes, mut sends) = (0, 0, 0);
@@ -279,7 +282,7 @@ impl Lane {
         cancelled
     }
 
-    /// Takes the messages of this lane at the other end, checks them, and posts each receive again.
+    /// Receives the messages of this lane at the other end, checks them, and posts each receive again.
     async fn serve(self: Arc<Self>, mut receiver: Receiver<Checked>, seed: u64) -> Receiver<Checked> {
         let mut random = Random::new(seed);
         // The receives of an iWARP device may complete in another order.
@@ -303,7 +306,8 @@ impl Lane {
             assert!(!is_in_order || count == next, "message {count} of task {task} arrives before message {next}");
             assert_eq!(buffer[..], words(task, count), "a message arrives as it was sent");
             self.arrived.fetch_add(1, Ordering::Relaxed);
-            // If receives complete in another order than they were posted in, room comes back later.
+            // If receives complete out of order, the queue may be full until an earlier one has completed. Then post
+            // this buffer later.
             spare.push(buffer);
             while let Some(buffer) = spare.pop() {
                 match receiver.post(buffer) {
@@ -320,7 +324,7 @@ impl Lane {
     }
 }
 
-/// Like [`perhaps`], for a wait that may take long.
+/// Waits for `future` for a short random time, then cancels the wait.
 async fn perhaps_soon<F: Future + Unpin>(random: &mut Random, mut future: F) -> Came<F::Output> {
     let short = Duration::from_micros(random.below(5000) as u64);
     match timeout(short, &mut future).await {
@@ -382,7 +386,7 @@ async fn traffic(ends: Vec<[End; 2]>, tasks: usize, rounds: usize, losses: &Arc<
         cancelled += task.await.unwrap();
     }
     for (number, (lanes, serving, before)) in parts.into_iter().enumerate() {
-        // Half of the pairs are closed with requests in flight.
+        // Half of the connections wait here for all requests. The others are closed while requests may be in flight.
         if number % 2 == 0 {
             let is_done = |lane: &Arc<Lane>| {
                 lane.gather();
@@ -455,7 +459,7 @@ fn nothing_is_lost_with_packets_on_two_threads() {
     lose_packets(&two_threads(), 640);
 }
 
-/// The same for much longer.
+/// The same test with many more requests.
 #[test]
 #[ignore = "takes minutes on a real device: `cargo test --features tokio --test aio_loss -- --ignored`"]
 fn nothing_is_lost_with_packets_in_a_long_time() {

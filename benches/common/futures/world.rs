@@ -26,15 +26,15 @@ use tokio::time::{sleep, timeout};
 
 /// The time limit of the library's own waits: longer than that of the soak, which notices first.
 const LIMIT: Duration = Duration::from_secs(120);
-/// How long a pair of iWARP may take to drain. Requests that are posted after it has failed never come out there.
+/// How long a pair of iWARP may take to drain. Requests that are posted to a failed pair never complete on soft iWARP.
 const SHORT: Duration = Duration::from_millis(300);
-/// How often a side asks whether the other one is still there, if nothing tells it for sure.
+/// How often a side sends a keep-alive probe, if nothing else is sure to tell it that the peer has gone.
 const ASKS: Duration = Duration::from_millis(500);
-/// Receives must hold a control message of a lending.
+/// The length of all buffers. A receive must have room for a control message of a lending.
 const LEN: usize = CONTROL_BYTES;
 const TASKS: usize = 4;
 const RECEIVES: usize = 8;
-/// Enough for the receives of all pairs. Tasks that send wait for the others.
+/// Enough buffers for the receives of all pairs. Tasks that need more buffers to send wait until others drop theirs.
 const POOLED: usize = 112;
 
 interlock::domain! { pub(super) struct Futures; }
@@ -42,13 +42,13 @@ interlock::domain! { pub(super) struct Futures; }
 static NO_DATA: ConnectData = ConnectData::none();
 static NO_ANSWER: AcceptData = AcceptData::none();
 
-/// What connects one side.
+/// The future that connects one side.
 type Connecting = Pin<Box<dyn Future<Output = Result<Connection<Futures>, Box<dyn Error + Send + Sync>>> + Send>>;
 
 /// How often each thing happened.
 pub(super) type Tally = BTreeMap<&'static str, u64>;
 
-/// What lasts for the whole soak.
+/// The objects that last for the whole soak.
 pub(super) struct World {
     domain: ProtectionDomain<Futures>,
     queue: CompletionQueue<Futures>,
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// Drops all else.
+    /// Drops everything except the tally.
     pub(super) fn into_tally(self) -> Tally {
         self.tally.into_inner().expect("no panic")
     }
@@ -94,8 +94,8 @@ impl World {
         self.is_iwarp || random.one_in(2)
     }
 
-    /// Whether a side learns for sure that the other one has ended the connection. A kernel tells the peer of rdma_cm
-    /// only once, and that message may get lost.
+    /// Whether a side is sure to learn that the other one has ended the connection. Between kernels, rdma_cm reports
+    /// the end only once, and that message may get lost.
     fn surely_tells(&self, by_address: bool) -> bool {
         self.is_soft || !by_address
     }
@@ -110,7 +110,7 @@ impl World {
         pair
     }
 
-    /// What connects two sides to each other: the client and the server.
+    /// The futures that connect two sides to each other: the client's and the server's.
     async fn sides(self: &Arc<Self>, by_address: bool, receives: usize) -> [Connecting; 2] {
         let [to_server, to_client] = [self.pair(receives).await, self.pair(receives).await];
         let (client, server) = (Arc::clone(self), Arc::clone(self));
@@ -153,8 +153,8 @@ impl World {
         }
     }
 
-    /// Messages while nothing else runs. The sender does not poll or drop its future before the message was received,
-    /// so only the driver can wake the receiver.
+    /// Sends messages while nothing else runs. The sender polls or drops its future only after the message was
+    /// received, so only the driver can wake the receiver.
     async fn talk(self: Arc<Self>, mut random: Random) {
         let by_address = self.by_address(&mut random);
         let [mut left, mut right] = self.connected(by_address).await;
@@ -168,7 +168,7 @@ impl World {
                 right.post(buffer).expect("a receive");
                 heard.send(()).await.expect("the sender waits");
             }
-            // From here on, the requests of this side may make up for lost wake-ups.
+            // From here on, the keep-alive probes of this side may hide a lost wake-up.
             right.keep_alive(keeps_asking.then_some(ASKS));
             (right.closed().await, right)
         });
@@ -184,7 +184,7 @@ impl World {
         self.end_of(waiting, by_address).await;
     }
 
-    /// Tasks that write and read, and messages, over one connection.
+    /// Runs tasks that write and read over one connection, then sends messages over it.
     async fn traffic(self: Arc<Self>, mut random: Random) {
         let by_address = self.by_address(&mut random);
         let [left, mut right] = self.connected(by_address).await;
@@ -195,7 +195,7 @@ impl World {
         let serving = tokio::spawn(async move {
             while let Some(Ok(message)) = soon(right.next()).await {
                 world.count("messages");
-                // Refused if the pair has failed meanwhile. The messages that came before still come out.
+                // If the pair has failed meanwhile, this post is refused. Earlier messages still come out.
                 drop(right.post(message.into_received().expect("a message")));
             }
             (right.closed().await, right)
@@ -207,7 +207,7 @@ impl World {
                 tokio::spawn(requests)
             })
             .collect();
-        // Some tasks are ended in the middle.
+        // In a third of the calls, abort the tasks while they run.
         let is_cut = random.one_in(3);
         if is_cut {
             sleep(Duration::from_micros(random.below(3000) as u64)).await;
@@ -216,8 +216,8 @@ impl World {
         for task in tasks {
             assert!(soon(task).await.is_ok() || is_cut);
         }
-        // The last messages may be under way at the end. One receive is left over: its flush tells the receiver. (On
-        // soft iWARP, receives that are posted after the pair has failed do not come out.)
+        // These messages may still be in flight at the end. They leave one receive, whose flush tells the receiver of
+        // the end. (On soft iWARP, receives that are posted after the pair has failed do not come out.)
         for _ in 1..RECEIVES {
             let permit = soon(sender.room()).await.expect("room");
             let buffer = soon(self.pool.take(LEN)).await.expect("a buffer");
@@ -261,7 +261,7 @@ impl World {
         self.count("closed");
     }
 
-    /// One task: buffers of its own and of the pool, and half of the answers not awaited.
+    /// One task. It posts buffers of its own and of the pool, and does not wait for about half of the answers.
     async fn requests(
         self: Arc<Self>,
         sender: SharedSender<Futures>,
@@ -271,7 +271,7 @@ impl World {
         for _ in 0..50 {
             let mut buffer: Buffer<Futures> = match random.below(3) {
                 0 => self.domain.buffer(LEN).expect("a buffer"),
-                // The stray of another task is memory as any other.
+                // The buffer of another task's stray can be used like any other.
                 1 => match sender.with(Sender::take_stray).and_then(|stray| stray.check().ok()?.into_buffer()) {
                     Some(stray) => stray,
                     None => continue,
@@ -306,7 +306,8 @@ impl World {
         }
     }
 
-    /// Memory that one side lends and the other one uses, returns, keeps too long, asks for, and no longer wants.
+    /// Lends memory from side to side. The holder uses and returns it, keeps it beyond its deadline, asks for it, or
+    /// gives up its request.
     async fn lending(self: Arc<Self>, mut random: Random) {
         let by_address = self.by_address(&mut random);
         let sides = self.connected(by_address).await.map(|connection| {
@@ -317,7 +318,7 @@ impl World {
             (lending, tokio::spawn(messages.run()), link)
         });
         let [(left, left_run, left_link), (right, right_run, mut right_link)] = sides;
-        // On iWARP the client sends first, which is the left one.
+        // On iWARP the client must send first. The client is the left side.
         for _ in 0..6 {
             self.count("lent");
             match random.below(4) {
@@ -327,7 +328,7 @@ impl World {
                     let use_it = async { drop(soon(ask(&left)).await.expect("memory")) };
                     tokio::join!(use_it, self.answer(&right));
                 }
-                // Nobody wants the answer any more.
+                // Nobody waits for the answer any more.
                 _ => {
                     drop(polled(ask(&left), 1).await);
                     self.answer(&right).await;
@@ -335,7 +336,7 @@ impl World {
             }
         }
         assert_eq!((left.violations(), right.violations()), (0, 0));
-        // The one side goes, and the other one learns of it.
+        // The left side ends the connection, and the right side learns of it.
         drop(left_link);
         let _ = left.sender().with(Sender::abort);
         if self.surely_tells(by_address) {
@@ -344,7 +345,7 @@ impl World {
         let _ = right.sender().with(Sender::abort);
         drop((left, right));
         for run in [left_run, right_run] {
-            // It ends when a receive is flushed, which soft iWARP does not promise.
+            // `LendingReceiver::run` ends when a receive is flushed. Soft iWARP may not flush receives.
             if self.is_iwarp {
                 run.abort();
             }
@@ -352,7 +353,8 @@ impl World {
         }
     }
 
-    /// Lends memory. The holder writes to it and returns it if there is time for that, and else keeps it too long.
+    /// Lends memory. If `time` is long, the holder writes to the memory and returns it. Otherwise it keeps the memory
+    /// beyond the deadline.
     async fn lend(&self, owner: &Lending<Futures>, holder: &Lending<Futures>, time: Duration) {
         let lease = self.domain.lease::<RemoteWrite, _>(self.domain.buffer(LEN).expect("a buffer"), time);
         let lent = owner.lend(lease.expect("a lease")).expect("lent memory");
@@ -369,7 +371,7 @@ impl World {
         drop(kept);
     }
 
-    /// Answers one request for memory, and waits for its return.
+    /// Answers one request for memory, and waits until the memory is returned.
     async fn answer(&self, owner: &Lending<Futures>) {
         let asked = soon(owner.asked()).await.expect("a request");
         let lease = self.domain.lease::<RemoteWrite, _>(vec![0_u64; 8], LIMIT).expect("a lease");
@@ -385,7 +387,7 @@ impl World {
         for task in tasks {
             task.await.expect("no panic");
         }
-        // On iWARP the kernel may keep a pair for seconds whose connect was given up.
+        // On iWARP, if a connect is given up, the kernel may keep its pair for seconds.
         if !self.is_iwarp || random.one_in(4) {
             self.give_up(random).await;
         }
@@ -405,7 +407,7 @@ impl World {
     }
 }
 
-/// Drops the future after so many polls, or after a while. `None`: it was not ready.
+/// Polls the future at most `polls` times, and for at most 20 ms, then drops it. `None`: it was not ready.
 async fn polled<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     let (mut future, mut left) = (pin!(future), polls);
     let limited = poll_fn(|context| {

@@ -8,7 +8,7 @@ impl<B: Brand> World<B> {
         let [left, right] = &self.links[link];
         let up = |end: &End<B>| matches!(end.pair, AnyQueuePair::ReadyToSend(_));
         let broken = |end: &End<B>| {
-            // A pair that a refused post broke also counts; no completion reports it.
+            // Only failed completions count here. An uncertain post breaks a pair too, but is not counted.
             end.number.and_then(|number| self.books.get(&number)).is_some_and(|books| books.failed != [false; 2])
         };
         if !up(left) || !up(right) {
@@ -213,7 +213,8 @@ impl<B: Brand> World<B> {
         *pair = send.join(receive).expect("the halves of one pair").into();
     }
 
-    /// Checks that pairs whose peer has receives do not stay full, however many of their requests were unsignalled.
+    /// Checks that the send queue of a pair does not stay full if the peer has receives. Unsignalled requests must not
+    /// block it either.
     pub(super) fn expect_progress(&mut self, link: usize) {
         self.heal();
         for _ in 0..100 {
@@ -230,7 +231,7 @@ impl<B: Brand> World<B> {
         };
         for (pair, peer) in [(left, right), (right, left)] {
             let own = &self.books[&pair.number()];
-            // A pair that waited for a receive may not have had its turn yet, so the peer must have several receives.
+            // A pair that found no receive may still wait to send again. So check only pairs whose peer has several.
             if own.failed == [false; 2] && !own.uncertain && peer.receives_in_flight() > 4 {
                 assert!(pair.sends_in_flight() < pair.limits().sends, "a queue that stays full");
             }

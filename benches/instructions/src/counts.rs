@@ -14,8 +14,8 @@ const ITERATIONS: (u32, u32) = (100, 300);
 
 /// The cost of one run of a workload.
 struct Cost {
-    /// The instructions of the loop without those of the device. It can be below 0, because the set-up's calls to the
-    /// device are also taken off.
+    /// The instructions of the loop, less those of the device. It can be below 0, because the device's instructions of
+    /// the set-up are subtracted too.
     net: i64,
     /// The number of calls into the device.
     device_calls: i64,

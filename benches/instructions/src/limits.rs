@@ -12,7 +12,8 @@ pub struct Workload {
     pub limit: f64,
 }
 
-/// The workloads that are in the program `streams`. A second use of an operation in a program changes what is inlined.
+/// The workloads in the program `streams`. They have a program of their own, because a second use of an operation in
+/// one program changes what the compiler inlines.
 pub const STREAMS: [&str; 4] = ["stream", "awaited_stream", "many_writes", "shared_writes"];
 
 #[rustfmt::skip]

@@ -80,8 +80,8 @@ impl Listing {
         function.code.contains_key(&address).then_some((*start, function))
     }
 
-    /// Returns the instructions that control can reach from the start of a function. The other instructions run only
-    /// while a panic unwinds; no jump leads to them.
+    /// Returns the instructions that control can reach from the start of a function. No jump leads to the other
+    /// instructions: they run only while a panic unwinds.
     pub fn passes(&self, start: u64, function: &Function, ends: impl Fn(Flow) -> bool) -> BTreeSet<u64> {
         let (mut seen, mut to_see) = (BTreeSet::new(), vec![start]);
         to_see.extend(self.jump_targets(function));
@@ -102,9 +102,10 @@ impl Listing {
         seen
     }
 
-    /// Returns the targets of the jump tables of a function. A table holds 32-bit distances from its own address. Its
-    /// length is unknown, so the data after it is read too, as long as it looks like an entry. That may give too many
-    /// targets but never too few.
+    /// Returns the targets of the jump tables of a function.
+    ///
+    /// The entries of a table are 32-bit distances from the address of the table. The length of a table is unknown, so
+    /// this reads on while the data looks like an entry. That may give too many targets but never too few.
     pub fn jump_targets(&self, function: &Function) -> Vec<u64> {
         let mut targets = Vec::new();
         if !function.code.values().any(|instruction| instruction.flow == Flow::JumpAnywhere) {

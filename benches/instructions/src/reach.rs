@@ -28,7 +28,8 @@ const KINDS: [(&str, &[&str]); 4] = [
 ];
 
 fn kind_of(name: &str) -> Option<&'static str> {
-    // This name only says which type is dropped. The walk looks into the function instead.
+    // Such a name contains the name of the dropped type, which says nothing about the code. The walk enters the
+    // function instead.
     if name.starts_with("core::ptr::drop_in_place<") {
         return None;
     }
@@ -46,13 +47,13 @@ struct Reach {
     indirect: usize,
     /// The number of instructions with a lock prefix.
     locked: usize,
-    /// Functions that are called only while a panic unwinds, by calling function.
+    /// For each function, the functions that it calls only while a panic unwinds.
     pads: BTreeMap<String, BTreeSet<String>>,
 }
 
 struct Fault {
     kind: &'static str,
-    /// The functions on the way to the forbidden code, the one that contains it at the end.
+    /// The functions on the way to the forbidden code. The last one is that code.
     path: Vec<String>,
     /// The addresses of the calls, the last one first.
     calls: Vec<u64>,
@@ -90,7 +91,7 @@ pub fn check() -> Result<Verdict, Box<dyn Error>> {
             whole.pads.entry(function).or_default().extend(called);
         }
     }
-    // Many probes reach the same call, so it is reported once.
+    // Many probes may reach the same forbidden call. Report that call once.
     let mut faults = BTreeMap::<_, (String, BTreeSet<String>)>::new();
     for Fault { kind, path, calls } in &whole.faults {
         let end = path[path.len() - 2..].to_owned();
@@ -127,7 +128,7 @@ fn function(listing: &Listing, symbol: &str) -> Result<u64, String> {
     found.map(|found| *found.0).ok_or_else(|| format!("{symbol} is not in the program"))
 }
 
-/// Checks the check: the control function contains every kind of forbidden code, and the walk must find all of it.
+/// Tests the check itself: the control function contains every kind of forbidden code, and the walk must find each.
 fn control(listing: &Listing) -> Result<(), String> {
     let found = walk(listing, function(listing, "probes::control")?, &[]).faults;
     match KINDS.iter().find(|kind| found.iter().all(|fault| fault.kind != kind.0)) {
@@ -224,7 +225,8 @@ fn callee(listing: &Listing, flow: Flow) -> Option<Callee<'_>> {
     }
 }
 
-/// Returns the source lines of the last call that is in the library. Each line is inlined into the next.
+/// Returns the source lines of the last call that the library makes. The code of each line is inlined into the next
+/// line.
 fn place(program: &Path, calls: &[u64]) -> String {
     let lines = |call: &u64| {
         let output = Command::new("addr2line").arg("-ie").arg(program).arg(format!("{call:#x}")).output();

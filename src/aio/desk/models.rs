@@ -47,7 +47,7 @@ impl Device {
 
 /// The poller of the one completion queue.
 pub(in crate::aio) struct Poller<B> {
-    /// What a poll has taken from the device and not returned.
+    /// The completions that a poll has taken from the device and not returned yet.
     taken: VecDeque<WorkId>,
     queue: Queue,
     brand: PhantomData<fn() -> B>,
@@ -76,7 +76,7 @@ impl<B> Poller<B> {
         Self { taken: VecDeque::new(), queue: Queue { domain: Domain }, brand: PhantomData }
     }
 
-    /// As the real poller, takes all from the device that is there, and returns one.
+    /// Like the real poller, takes all completions from the device, and returns one.
     pub(super) fn poll(&mut self) -> Result<Option<Completion<B>>, PollError> {
         if self.taken.is_empty() {
             self.taken = DEVICE.change(|device| std::mem::take(&mut device.completed));
@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    /// The answer of the request `count`, as its future waits for it.
+    /// Waits for the completion of the request `count`, as its future does.
     fn answer(desk: &Desk<()>, count: u32) {
         let completion = block_on(|context| match desk.take_request(id(count)) {
             Some(completion) => Poll::Ready(completion),
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// The driver's thread: `Driver::run_on_thread` with another sleep.
+    /// The driver's thread. Does what `Driver::run_on_thread` does, but sleeps on the model of the device.
     fn drive(desk: &Desk<()>) {
         let waker = Waker::from(Arc::new(Bell));
         let mut context = Context::from_waker(&waker);
@@ -234,8 +234,8 @@ mod tests {
         }
     }
 
-    /// Runs the tasks and a driver while the requests of `completing` complete, in every order with at most `bound`
-    /// preemptions.
+    /// Runs the tasks and a driver while the requests of `completing` complete. Loom tries every interleaving with at
+    /// most `bound` preemptions.
     fn model<const N: usize>(bound: usize, tasks: [fn(&Shared); N], completing: &'static [u32]) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(bound);
@@ -267,7 +267,7 @@ mod tests {
         model(3, [|desk| answer(desk, 0)], &[0]);
     }
 
-    /// The task that polls takes the answer of the other one from the device.
+    /// One task polls, and takes the completion of the other task's request from the device.
     #[test]
     fn no_answer_that_another_task_took_is_slept_over() {
         model(2, [|desk| answer(desk, 0), |desk| answer(desk, 1)], &[0, 1]);
@@ -278,7 +278,7 @@ mod tests {
         model(2, [|desk| answer(desk, 0), |desk| answer(desk, 1)], &[1, 0]);
     }
 
-    /// A future that is dropped takes its look at the device with it, and leaves a completion for others.
+    /// Nobody polls for an abandoned request any more. Its completion still comes, before that of another task.
     #[test]
     fn a_task_that_gives_up_leaves_the_answers_of_others() {
         model(2, [|desk| desk.abandon(id(0)), |desk| answer(desk, 1)], &[0, 1]);

@@ -9,7 +9,7 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-/// A request of the peer for memory. It is within the peer's [`Quota`](super::Quota), and takes its part of it.
+/// A request of the peer for memory. It fits in the peer's [`Quota`](super::Quota), and counts against the quota.
 ///
 /// The program answers it with a lease, or [refuses](Self::refuse). Dropping it refuses.
 #[must_use = "dropping it refuses"]
@@ -24,8 +24,8 @@ pub struct Asked<B> {
 impl<B> Lending<B> {
     /// The next request of the peer; `None` after the end of the connection.
     ///
-    /// Dropping the future loses nothing. A program that gives its peer a [`Quota`](super::Quota) waits here all the
-    /// time.
+    /// Dropping the future loses nothing. A program that gives its peer a [`Quota`](super::Quota) should always have a
+    /// task that waits here, since requests of the peer stay unanswered otherwise.
     pub async fn asked(&self) -> Option<Asked<B>> {
         let next = self.shared.wait(|core| match core.next_asked() {
             Some(ask) => Some(Some(ask)),
@@ -53,7 +53,7 @@ impl<B> Asked<B> {
         PeerRights::from_sys(self.rights.into())
     }
 
-    /// For how long the peer would like to have it. The program decides.
+    /// For how long the peer would like to have the memory. The program decides, by the deadline of its lease.
     pub fn duration(&self) -> Duration {
         self.duration
     }
@@ -63,8 +63,8 @@ impl<B> Asked<B> {
 }
 
 impl<B: Brand> Asked<B> {
-    /// Lends the memory of a lease as the answer, for what is left of the lease's time. All of it counts against the
-    /// peer's quota.
+    /// Answers the request with the memory of a lease, until the deadline of the lease. All of the memory counts
+    /// against the peer's quota, even if the peer asked for less.
     ///
     /// # Errors
     ///

@@ -19,13 +19,14 @@ use std::time::{Duration, Instant};
 
 /// Memory that the peer has lent to this side, with the rights `A`, for a time.
 ///
-/// Requests for it are posted by its methods. They go over the connection that the grant came over, and are refused
-/// once the time is over, less a [margin](super::LendingOptions::margin), or the peer has ended the grant. What the
-/// peer's clock says is not known here, so a request may still come too late: the peer's device refuses it, and the
-/// connection has ended.
+/// A program posts requests to this memory by the methods of [`GrantedPart`]. The requests use the connection that the
+/// grant came over. The methods refuse a request once the peer has ended the grant, or from a
+/// [margin](super::LendingOptions::margin) before the deadline on. This side does not know the peer's clock, so a
+/// request may still arrive too late. Then the peer's device refuses it, which ends the connection.
 ///
-/// Dropping it returns the grant to the peer: the message goes after all requests that were posted, and after the reads
-/// among them are done. Forgetting it leaves the grant to its deadline.
+/// Dropping it returns the grant to the peer. The message that returns it is posted after all requests of the grant,
+/// with a fence, so the reads and atomics among them are done before. If it is forgotten, the grant ends at its
+/// deadline.
 ///
 /// # Rules
 ///
@@ -115,7 +116,7 @@ pub enum UseError<M> {
     /// The grant is over: its time has passed, or the peer has ended it.
     #[error("the grant is over: ask for a new one")]
     Over(M),
-    /// As for every post.
+    /// The request was not posted, for a reason that every post may have.
     #[error("{0}")]
     Post(PostError<M>),
 }
@@ -129,7 +130,7 @@ impl<M> UseError<M> {
         }
     }
 
-    /// The error without the memory, which is dropped: this error can leave a scoped domain.
+    /// Drops the memory and keeps the cause. The result has no brand, so it can leave a scoped domain.
     pub fn into_cause(self) -> UseError<()> {
         match self {
             Self::Over(_) => UseError::Over(()),
@@ -148,15 +149,16 @@ impl<M> fmt::Debug for UseError<M> {
 }
 
 impl<B: Brand> Lending<B> {
-    /// Asks the peer for at least `bytes` of memory with the rights `A`, for `duration` if the peer agrees.
+    /// Asks the peer for at least `bytes` of memory with the rights `A`. The peer need not agree to `duration`, and may
+    /// lend for another time.
     ///
-    /// Dropping the future loses nothing: memory that comes later is returned.
+    /// If the future is dropped, the request goes on. Memory that the peer then grants is returned at once.
     ///
     /// # Errors
     ///
     /// [`AskError`].
     pub async fn request<A: Exposed>(&self, bytes: NonZeroU64, duration: Duration) -> Result<Granted<B, A>, AskError> {
-        /// Gives the answer back if nobody takes it.
+        /// Notes, when it is dropped, that nobody waits for the answer. Memory that was granted is then returned.
         struct Waiting<'s>(&'s Shared, NonZeroU64);
         impl Drop for Waiting<'_> {
             fn drop(&mut self) {
@@ -182,7 +184,7 @@ impl<B: Brand> Lending<B> {
             Some(Answer::TooLittle) => Err(AskError::TooLittle),
             Some(Answer::Granted(grant)) => {
                 let hold = Hold::new(self, &grant);
-                // The `Holder` has compared the rights with those that were asked for.
+                // `Holder::grant` has already checked that the granted rights include those of `A`.
                 let region = RemoteRegion::from_bytes(grant.region.bytes()).map_err(|_| AskError::TooLittle)?;
                 Ok(Granted { hold, region })
             }
@@ -217,8 +219,8 @@ impl<B: Brand> Offer<B> {
     ///
     /// # Errors
     ///
-    /// [`RecordError::Rights`]: the peer gives fewer rights. The grant is returned; [`rights`](Self::rights) tells
-    /// before.
+    /// [`RecordError::Rights`]: the peer gives fewer rights, and the grant is returned to it. Call
+    /// [`rights`](Self::rights) first to find out which rights the peer gives.
     pub fn accept<A: Exposed>(self) -> Result<Granted<B, A>, RecordError> {
         let Self { hold, grant } = self;
         Ok(Granted { hold, region: RemoteRegion::from_bytes(grant.region.bytes())? })
@@ -231,12 +233,12 @@ impl<B: Brand, A: Exposed> Granted<B, A> {
         self.region.len()
     }
 
-    /// How long it may still be used; zero if it is over.
+    /// How long this side may still use it, which is until the margin before the deadline. Zero if it is over.
     pub fn remaining(&self) -> Duration {
         self.hold.remaining()
     }
 
-    /// Whether it is over: its time has passed, or the peer has ended it.
+    /// Whether this side may no longer use it: its time has passed, or the peer has ended it.
     pub fn is_over(&self) -> bool {
         self.hold.is_over()
     }
@@ -255,13 +257,13 @@ impl<B: Brand, A: Exposed> Granted<B, A> {
         self.whole().slice(range)
     }
 
-    /// Returns the grant, as dropping it does. The result tells when the peer has ended it.
+    /// Returns the grant, as dropping it does. The program can wait on the result until the peer has ended the grant.
     pub fn give_back(self) -> Returning {
         self.hold.give_back(None)
     }
 
-    /// Returns the grant and asks the peer, whose memory it is, to let somebody else have it. `to` says whom: a number
-    /// that the programs agree on. The peer decides, and gives that one a grant of its own.
+    /// Returns the grant and asks the peer, which owns the memory, to lend it to somebody else. `to` is a number by
+    /// which the programs agree who that is. The peer decides. If it agrees, it makes a new grant for that one.
     pub fn pass_on(self, to: u64) -> Returning {
         self.hold.give_back(Some(to))
     }
@@ -318,7 +320,7 @@ impl<B: Brand, A: Exposed> GrantedPart<'_, B, A> {
         self.post(memory, |sender, memory| sender.write(memory, &self.region))
     }
 
-    /// As [`write`](Self::write); the peer also receives the immediate.
+    /// Like [`write`](Self::write); the peer also receives the immediate.
     ///
     /// # Errors
     ///
@@ -349,7 +351,8 @@ impl<B: Brand, A: Exposed> GrantedPart<'_, B, A> {
         self.post(buffer, |sender, buffer| sender.read(buffer, &self.region))
     }
 
-    /// Compares and swaps its first word: see [`Sender::compare_and_swap`](crate::aio::Sender::compare_and_swap).
+    /// Compares and swaps the first word of the part: see
+    /// [`Sender::compare_and_swap`](crate::aio::Sender::compare_and_swap).
     ///
     /// # Errors
     ///
@@ -366,7 +369,7 @@ impl<B: Brand, A: Exposed> GrantedPart<'_, B, A> {
         self.post(result, |sender, result| sender.compare_and_swap(result, &self.region, compare, swap))
     }
 
-    /// Adds to its first word: see [`Sender::fetch_and_add`](crate::aio::Sender::fetch_and_add).
+    /// Adds to the first word of the part: see [`Sender::fetch_and_add`](crate::aio::Sender::fetch_and_add).
     ///
     /// # Errors
     ///
@@ -386,8 +389,9 @@ pub struct Returning {
 }
 
 impl Returning {
-    /// Waits until the peer has ended the grant, or the connection has ended. Returns whether the peer took a
-    /// [`pass_on`](Granted::pass_on) into account: false if it had ended the grant before.
+    /// Waits until the peer has ended the grant, or the connection has ended. True if the peer ended the grant after it
+    /// had received a [`pass_on`](Granted::pass_on). False after [`give_back`](Granted::give_back), if the peer had
+    /// ended the grant before the `pass_on` arrived, and if the connection ended first.
     pub async fn confirmed(self) -> bool {
         self.shared.wait(|core| core.watched(self.id)).await
     }

@@ -1,4 +1,4 @@
-//! A lease for as long as a future runs.
+//! A lease that lasts while a future runs.
 
 use crate::aio::SharedPoller;
 use crate::domain::Brand;
@@ -10,9 +10,10 @@ use std::time::Duration;
 
 /// For tasks: feature `aio`.
 impl<B: Brand, A: Exposed, M: Memory> Lease<B, A, M> {
-    /// Runs `future` while peers have the memory, ends the lease when the future is ready, or after `timeout`, or at
-    /// the lease's own deadline, whichever is first, and gives the memory back. The output is `None` if the future was
-    /// not ready in time; it is dropped then.
+    /// Runs `future` while peers have the memory. Then ends the lease, and gives the memory back.
+    ///
+    /// The lease ends when `future` is ready, after `timeout`, or at the deadline of the lease, whichever is first. If
+    /// `future` was not ready in time, it is dropped, and the output is `None`.
     ///
     /// Dropping the future that this returns ends the lease, and drops the memory.
     ///

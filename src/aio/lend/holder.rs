@@ -1,4 +1,4 @@
-//! The side that borrows: what it asked for, and what it holds. No I/O and no clock.
+//! The side that borrows: its open requests, and the grants that it holds. No I/O and no clock.
 
 use super::violation::Violation;
 use std::collections::BTreeMap;
@@ -7,7 +7,8 @@ use std::num::NonZeroU64;
 /// What the side that borrows knows.
 #[derive(Debug)]
 pub(super) struct Holder {
-    /// How many requests and grants there may be at once, those included whose end the owner has not confirmed.
+    /// How many requests and grants together there may be at once. A returned grant counts until the owner has
+    /// confirmed its end.
     limit: usize,
     asks: BTreeMap<NonZeroU64, Ask>,
     last_ask: u64,
@@ -24,7 +25,7 @@ pub(super) struct Ask {
     pub(super) is_abandoned: bool,
 }
 
-/// How far a grant of this side has come.
+/// The state of a grant that this side holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Held {
     /// The program has it.
@@ -33,12 +34,12 @@ enum Held {
     Leaving,
 }
 
-/// What comes of a grant.
+/// What to do with a grant that has arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Taken {
-    /// The program gets it, as the answer to its request or unasked.
+    /// Give it to the program, as the answer to a request or as an offer.
     Here,
-    /// Return it: nobody wants it.
+    /// Return it: nobody waits for the answer any more.
     SendBack,
     /// Return it: it is less than the program asked for.
     TooLittle,
@@ -67,7 +68,7 @@ impl Holder {
         }
     }
 
-    /// The owner lends.
+    /// A grant of the owner has arrived.
     pub(super) fn grant(
         &mut self,
         id: NonZeroU64,
@@ -100,7 +101,7 @@ impl Holder {
         Ok(!ask.is_abandoned)
     }
 
-    /// The program returns a grant. False if the owner has ended it before.
+    /// The program returns a grant. False if the program has returned it before, or the owner has ended it.
     pub(super) fn give_back(&mut self, id: NonZeroU64) -> bool {
         match self.held.get_mut(&id) {
             Some(held @ Held::Here) => {
@@ -116,17 +117,17 @@ impl Holder {
         if id.get() > self.last_id {
             return Err(Violation::UnknownGrant);
         }
-        // A grant that was refused as part of a flood has no entry, so this may remove nothing.
+        // A grant that was refused as a flood has no entry, so this may remove nothing.
         self.held.remove(&id);
         Ok(())
     }
 
-    /// Whether the owner has not ended the grant.
+    /// True until the owner has ended the grant, also while its return is on the way.
     pub(super) fn has(&self, id: NonZeroU64) -> bool {
         self.held.contains_key(&id)
     }
 
-    /// How many requests and grants there are.
+    /// How many requests and grants count towards the limit.
     pub(super) fn len(&self) -> usize {
         self.asks.len() + self.held.len()
     }

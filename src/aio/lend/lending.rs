@@ -7,16 +7,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How control messages are told apart from the messages of the program. Both sides must choose the same.
+/// How control messages are told apart from the messages of the program. Both sides must choose the same mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mark {
     /// A message with this immediate is a control message. The program sends no messages with this immediate.
     ///
-    /// The mark is outside of the message, so messages of the program stay as they are, and nothing that the program
-    /// passes on in them can be taken for a control message. On iWARP there are no immediates.
+    /// An immediate is not a part of the payload. So the payloads of the program stay as they are, and none of them can
+    /// be taken for a control message. On iWARP there are no immediates.
     Immediate(u32),
-    /// Every message is a control message: the connection serves nothing else. The program may still read, write and
-    /// do atomics over it. Works on every device.
+    /// Every message is a control message, and the program sends none of its own. It may still read, write and do
+    /// atomics over the connection. Works on every device.
     Every,
 }
 
@@ -25,15 +25,16 @@ pub enum Mark {
 pub struct LendingOptions {
     /// How control messages are told apart from those of the program.
     pub mark: Mark,
-    /// How much memory the peer may ask for.
+    /// How much memory of this side the peer may ask for.
     pub quota: Quota,
-    /// How many grants this side holds at most at once. Each of its requests counts as one. A further grant that it did
-    /// not ask for is a [`Violation::Flood`](super::Violation::Flood); its owner has the memory back at the deadline.
+    /// How many grants this side holds at most at once. Each of its open requests counts as one. If there are as many,
+    /// a further offer of the peer is a [`Violation::Flood`](super::Violation::Flood). This side drops that offer, so
+    /// its owner gets the memory back at the deadline.
     pub most_held: usize,
-    /// How much before the deadline this side stops to use a grant. It must cover the time that a message takes, and
-    /// that a write takes. If it is too short, a late write fails at the peer, which breaks the connection.
+    /// How long before the deadline this side stops using a grant. The margin must be longer than a control message and
+    /// a write take together. If it is too short, a late write fails at the peer, which breaks the connection.
     pub margin: Duration,
-    /// How many control messages may be in flight.
+    /// How many control messages of this side may be in flight at once.
     pub messages: usize,
 }
 
@@ -46,10 +47,11 @@ impl Default for LendingOptions {
     }
 }
 
-/// Lends memory to the peer of a connection, and borrows memory of it. A handle: clones name the same connection.
+/// Lends memory to the peer of a connection, and borrows memory from the peer. Clones are handles of the same
+/// connection.
 ///
-/// [`Lending::start`] makes it, together with a [`LendingReceiver`](super::LendingReceiver). Nothing happens unless
-/// that is polled. See the [module](super).
+/// [`Lending::start`] makes it, together with a [`LendingReceiver`](super::LendingReceiver). No control message is sent
+/// or received unless a task waits on that receiver. See the [module](super).
 pub struct Lending<B> {
     pub(super) shared: Arc<Shared>,
     pub(super) sender: SharedSender<B>,
@@ -63,28 +65,31 @@ impl<B> Lending<B> {
         &self.sender
     }
 
-    /// Says goodbye: this side asks and lends no more over this connection. What it has lent stays lent until the
-    /// program ends it, at the deadline at the latest. The peer takes it as the end of all grants, both ways.
+    /// Says goodbye: this side asks and lends no more over this connection. Memory that this side has lent stays lent
+    /// until the program ends the grant. When the goodbye arrives, all grants are over for the peer, those that it gave
+    /// and those that it got.
     pub fn say_goodbye(&self) {
         self.shared.change(|core| core.say_goodbye());
     }
 
-    /// Whether the connection serves, and neither side has said goodbye.
+    /// Whether the connection has not ended and neither side has said goodbye.
     pub fn is_open(&self) -> bool {
         self.shared.with(|core| core.is_open())
     }
 
-    /// How often the peer has broken the protocol. A peer that works as this library does never breaks it.
+    /// How often the peer has broken the protocol. A peer that uses this library too may only cause a
+    /// [`Violation::Flood`](super::Violation::Flood), by too many requests or offers.
     pub fn violations(&self) -> u64 {
         self.shared.with(|core| core.violations())
     }
 
-    /// How many bytes of its quota the peer has, and how many grants and requests.
+    /// How much of its quota the peer uses: bytes, and requests and grants together.
     pub fn charged(&self) -> (u64, u32) {
         self.shared.with(|core| core.owner.charged())
     }
 
-    /// How many requests and grants of the peer this side has, those included whose end the peer has not confirmed.
+    /// How many grants of the peer this side holds, plus its open requests. A returned grant counts until the peer has
+    /// confirmed its end.
     pub fn held(&self) -> usize {
         self.shared.with(|core| core.holder.len())
     }

@@ -1,4 +1,4 @@
-//! The messages of a connection: those of the program come out, and the control messages do their work.
+//! Receives the messages of a connection, hands those of the program out, and obeys the control messages.
 
 use super::lending::{Lending, LendingOptions, Mark};
 use super::record::CONTROL_BYTES;
@@ -20,17 +20,18 @@ use std::task::Poll;
 /// How many control messages are obeyed in a row before other tasks run.
 const BUDGET: u32 = 64;
 
-/// The messages that a connection receives. Whoever waits for the [`next`](Self::next) one also sends and receives the
-/// control messages of the [`Lending`], so a task must wait here all the time.
+/// The messages that a connection receives. A task that waits for the [`next`](Self::next) one also sends and receives
+/// the control messages of the [`Lending`], so a task must always wait here.
 ///
-/// A receive that a control message took is posted again at once, so there are always as many receives as the program
-/// has posted. Dropping this ends the lending: what the peer holds is over, and requests are answered with `Closed`.
+/// If a control message takes a receive, its buffer is posted again at once. So control messages use up no receives of
+/// the program. Dropping this ends the lending: all grants of both sides are over, and requests of this side fail with
+/// [`AskError::Closed`](super::AskError::Closed).
 pub struct LendingReceiver<B> {
     lending: Lending<B>,
     receiver: Receiver<B>,
     outbound: Outbound<B>,
     mark: Mark,
-    /// How many control messages came one after the other without a wait.
+    /// How many control messages came one after another without a wait.
     in_a_row: u32,
 }
 static_assertions::assert_impl_all!(LendingReceiver<()>: Send);
@@ -45,7 +46,7 @@ struct Outbound<B> {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError<B> {
-    /// A receive failed, so the connection has ended. The memory comes back in it.
+    /// A receive failed, so the connection has ended. The error contains the memory.
     #[error("{0}")]
     Request(RequestError<B>),
     /// The peer has broken the protocol. The connection goes on.
@@ -62,7 +63,7 @@ impl<B> fmt::Debug for MessageError<B> {
     }
 }
 
-/// What a message that was received is.
+/// A completion of the receive queue, by its kind.
 enum Sorted<B> {
     /// A message of the program, or another completion.
     Data(Success<B>),
@@ -73,14 +74,14 @@ enum Sorted<B> {
 }
 
 impl<B: Brand> Lending<B> {
-    /// Starts to lend over a connection, whose peer does the same with the same [`Mark`].
+    /// Starts to lend over a connection. The peer must do the same, with the same [`Mark`].
     ///
-    /// The receives of the program must have room for [`CONTROL_BYTES`], and the peer sends control messages at any
-    /// time, so there must be receives for them.
+    /// Control messages take receives of the program, so each receive must have room for [`CONTROL_BYTES`]. The peer
+    /// may send control messages at any time, so there must always be receives posted.
     ///
     /// # Errors
     ///
-    /// The buffers for control messages were not registered.
+    /// The library could not register the buffers for control messages.
     pub fn start(
         domain: &ProtectionDomain<B>,
         poller: &SharedPoller<B>,
@@ -106,7 +107,7 @@ impl<B: Brand> LendingReceiver<B> {
         self.receiver.post(buffer)
     }
 
-    /// The next message of the program. `None` if no receive is posted, so that none can come.
+    /// The next message of the program. `None` if no receive is posted, since no message can come then.
     ///
     /// Dropping the future loses nothing.
     ///
@@ -155,8 +156,9 @@ impl<B: Brand> LendingReceiver<B> {
         .await
     }
 
-    /// As [`next`](Self::next), for a program that sends no messages of its own: runs until the connection ends, or no
-    /// receive is posted. Messages of the peer's program are dropped, and violations only counted.
+    /// Obeys control messages until the connection ends or no receive is posted. For a program that sends no messages
+    /// of its own. Messages of the peer's program are dropped and their buffers posted again. Violations are only
+    /// counted.
     pub async fn run(mut self) {
         while let Some(message) = self.next().await {
             match message {
@@ -169,7 +171,7 @@ impl<B: Brand> LendingReceiver<B> {
 }
 
 impl<B: Brand> Lending<B> {
-    /// Obeys a message if it is a control message.
+    /// Obeys a control message. Gives back a message of the program, or another completion.
     fn sort(&self, message: Success<B>, mark: Mark) -> Sorted<B> {
         let is_control = match mark {
             Mark::Immediate(mark) => message.immediate() == Some(mark),
@@ -193,7 +195,7 @@ impl<B: Brand> Lending<B> {
 }
 
 impl<B: Brand> Outbound<B> {
-    /// Sends control messages for as long as the connection can. Dropping the future loses none.
+    /// Sends control messages until the connection fails. Dropping the future loses none.
     async fn send_all(&mut self, lending: &Lending<B>, mark: Mark) {
         loop {
             lending.shared.wait(|core| core.has_outgoing().then_some(())).await;

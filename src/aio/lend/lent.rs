@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 /// Memory that the peer may use, until the peer returns it or the deadline of its lease has passed.
 ///
 /// [`ended`](Self::ended) waits for that, deregisters the memory, and gives it back. Only the deregistration ends the
-/// peer's access, and it happens whatever the peer says or does: a peer that returns memory early and writes later
-/// meets a remote access error.
+/// peer's access, and the peer cannot prevent it. If a peer returns memory and writes to it after the deregistration,
+/// the write fails with a remote access error.
 ///
-/// Dropping it ends the grant at once, and drops the memory. Forgetting it leaves the memory to the peer for good, and
-/// frees none of it.
+/// Dropping it ends the grant at once, and drops the memory. If it is forgotten, the memory is leaked, and the peer can
+/// access it for good.
 ///
 /// # Rules
 ///
@@ -29,15 +29,15 @@ use std::time::{Duration, Instant};
 /// - G1: memory that is lent is not the program's.
 #[must_use = "dropping it ends the grant at once"]
 pub struct Lent<B: Brand, A: Exposed, M: Memory = Buffer<B>> {
-    /// `None` only while this value ends.
+    /// `None` only inside [`end`](Self::end) and the drop.
     lease: Option<Lease<B, A, M>>,
     lending: Lending<B>,
     id: NonZeroU64,
-    /// `None`: never.
+    /// The deadline; `None` if there is none.
     until: Option<Instant>,
 }
 
-/// A region was not lent. The lease comes back, and goes on.
+/// A region was not lent. The lease comes back, and has not ended.
 #[derive(thiserror::Error)]
 #[error("the memory was not lent: {why}")]
 pub struct LendError<L> {
@@ -48,7 +48,7 @@ pub struct LendError<L> {
 }
 
 impl<L> LendError<L> {
-    /// The error without the lease, which ends: this error can leave a scoped domain.
+    /// Ends the lease and keeps the reason. The reason has no brand, so it can leave a scoped domain.
     pub fn into_cause(self) -> LendFailure {
         self.why
     }
@@ -67,7 +67,7 @@ pub enum LendFailure {
     /// The connection has ended, or one side has said goodbye.
     #[error("the connection has ended, or one side has said goodbye (see docs/failures.md#lending-closed)")]
     Closed,
-    /// The memory is longer than what the peer asked for, and exceeds the quota.
+    /// The memory is longer than the peer asked for. With all of it, the peer would exceed its quota.
     #[error("with this memory the peer exceeds `LendingOptions::quota`")]
     OverQuota,
     /// The memory is less than the peer asked for: it has fewer bytes, or lacks a right.
@@ -79,7 +79,7 @@ pub enum LendFailure {
 }
 
 impl<B: Brand> Lending<B> {
-    /// Lends the memory of a lease to the peer, for what is left of the lease's time.
+    /// Lends the memory of a lease to the peer, until the deadline of the lease.
     ///
     /// # Errors
     ///
@@ -112,10 +112,10 @@ impl<B: Brand> Lending<B> {
 }
 
 impl<B: Brand, A: Exposed, M: Memory> Lent<B, A, M> {
-    /// Waits until the peer has returned the grant, or its deadline has passed, and says which. Dropping the future
-    /// changes nothing, so it may lose in a `select!`.
+    /// Waits until the grant is over, and says why: the peer has returned it, its deadline has passed, or the
+    /// connection has ended. Dropping the future changes nothing, so a `select!` may drop it.
     ///
-    /// The peer can use the memory until it [ends](Self::end) all the same.
+    /// This does not end the peer's access. The peer can still use the memory until [`end`](Self::end).
     pub async fn over(&mut self) -> Over {
         let mut deadline = self.lending.poller.sleep_until(self.until);
         let mut told = pin!(self.lending.shared.wait(|core| core.owner.over(self.id)));
@@ -130,7 +130,7 @@ impl<B: Brand, A: Exposed, M: Memory> Lent<B, A, M> {
 
     /// Waits until the grant is [over](Self::over), deregisters the memory, and gives it back.
     ///
-    /// Dropping the future drops the memory too: to wait in a `select!`, use [`over`](Self::over), then
+    /// Dropping the future ends the grant and drops the memory. To wait in a `select!`, use [`over`](Self::over), then
     /// [`end`](Self::end).
     ///
     /// # Errors
@@ -141,8 +141,8 @@ impl<B: Brand, A: Exposed, M: Memory> Lent<B, A, M> {
         Ok((self.end()?, over))
     }
 
-    /// Ends the grant now, whether it is over or not, and gives the memory back: no peer reaches it any more. A request
-    /// of the peer that comes later fails, which breaks the connection.
+    /// Ends the grant now, whether it is over or not, and gives the memory back. The peer cannot access it any more: a
+    /// later request of the peer fails, which breaks the connection.
     ///
     /// `ibv_dereg_mr(3)`.
     ///
@@ -184,8 +184,8 @@ impl<B: Brand, A: Exposed, M: Memory> Deref for Lent<B, A, M> {
 
 impl<B: Brand, A: Exposed, M: Memory> Drop for Lent<B, A, M> {
     fn drop(&mut self) {
-        // If the device does not deregister the memory, the peer still reaches it: it stays leaked, and keeps its part
-        // of the quota.
+        // If the device does not deregister the memory, the peer can still access it. So the memory is leaked, and
+        // still counts against the quota.
         if let Some(Ok(_)) = self.lease.take().map(Lease::end) {
             self.lending.shared.change(|core| core.end(self.id));
         }

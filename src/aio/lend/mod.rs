@@ -1,22 +1,24 @@
-//! Memory lent between the peers of a connection, by messages of one small protocol.
+//! The peers of a connection lend memory to each other. They agree by control messages.
 //!
-//! One side [lends](Lending::lend) a [`Lease`](crate::memory::Lease); the other gets it as an [`Offer`], or as the
-//! answer to its [`request`](Lending::request), and uses it as [`Granted`]. Dropping the `Granted` returns it, and the
-//! owner's [`Lent::ended`] gives the memory back.
+//! One side, the owner, [lends](Lending::lend) a [`Lease`](crate::memory::Lease). The other side, the holder, gets it
+//! as an [`Offer`], or as the answer to its [`request`](Lending::request), and uses it as [`Granted`]. When the holder
+//! drops the `Granted`, it returns the memory, and the owner's [`Lent::ended`] gives the memory back to the owner's
+//! program.
 //!
 //! Who trusts whom for what:
 //!
-//! - *The owner trusts nobody.* [`Lent::ended`] gives memory back at the deadline at the latest, and always after it
-//!   was deregistered: then the device refuses the peer. A peer cannot extend a deadline, cannot get more than its
-//!   [`Quota`], and frees its quota only by the end of a registration.
-//! - *The holder relies on nothing.* The deadline of a grant is what the owner said. If the owner ends it sooner, a
-//!   request fails with a remote access error, which is typed, and ends the connection. (On iWARP, a write is answered
-//!   when it was sent, so the end of the connection is all that one sees.)
-//! - *Memory is passed on by its owner only*: [`Granted::pass_on`] asks the owner to lend the memory to a third one. A
-//!   holder that hands the record itself to others gives them no more than it has, and for no longer.
+//! - *The owner trusts nobody.* [`Lent::ended`] gives memory back at the deadline at the latest, and always deregisters
+//!   it first. From then on the device refuses requests of the peer. A peer cannot extend a deadline, and cannot get
+//!   more memory than its [`Quota`] by asking. A grant counts against the quota until its memory is deregistered.
+//! - *The holder relies on nothing.* It knows the deadline of a grant only from the owner. If the owner ends the grant
+//!   sooner, a request of the holder fails with a typed error, the remote access error, and the connection ends. (On
+//!   iWARP, a write completes when it was sent, so a late write shows only as the end of the connection.)
+//! - *Only the owner passes memory on*: [`Granted::pass_on`] asks the owner to lend the memory to somebody else. A
+//!   holder that copies the record of the memory to others gives them no more rights than it has, and for no longer.
 //!
-//! [`LendingReceiver`] takes the control messages out of what the connection receives, and sends those of this side.
-//! There is no other task: a program waits there all the time.
+//! [`LendingReceiver`] receives the messages of the connection and obeys the control messages among them. It also sends
+//! the control messages of this side. The library starts no task for this, so a task of the program must always wait on
+//! the receiver.
 //!
 //! # Examples
 //!

@@ -1,19 +1,19 @@
-//! The side that lends: which grants there are, and how much the peer may still ask for. No I/O and no clock.
+//! The side that lends: its grants, and how much the peer may still ask for. No I/O and no clock.
 
 use super::record::Refusal;
 use super::violation::Violation;
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
-/// How much a peer may ask for, all its requests and the memory that it holds by them together.
+/// How much a peer may ask for. The peer's unanswered requests and the memory lent for earlier requests count together.
 ///
-/// What the peer holds counts until the device has deregistered it, whatever the peer says. What the program lends
-/// without being asked does not count.
+/// Lent memory counts until the device has deregistered it, even if the peer has returned it earlier. Memory that the
+/// program lends without being asked does not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quota {
     /// How many bytes.
     pub bytes: u64,
-    /// How many requests and grants.
+    /// How many requests and grants together.
     pub grants: u32,
 }
 
@@ -28,9 +28,9 @@ impl Quota {
 pub enum Over {
     /// The peer has returned it.
     Returned,
-    /// The peer has returned it, and asks that somebody else should have it. Who that is, the programs agree on.
+    /// The peer has returned it, and asks the program to lend the memory to somebody else.
     PassedOn {
-        /// The number that the peer gave.
+        /// The number that the peer gave. By this number, the programs agree who is to get the memory.
         to: u64,
     },
     /// The deadline has passed.
@@ -39,11 +39,11 @@ pub enum Over {
     Closed,
 }
 
-/// What the side that lends knows.
+/// The state of the side that lends.
 #[derive(Debug)]
 pub(super) struct Owner {
     quota: Quota,
-    /// The requests that the program has not answered, and how many bytes each is for.
+    /// The requests that the program has not answered, and how many bytes each asks for.
     asks: BTreeMap<NonZeroU64, u64>,
     last_ask: u64,
     loans: BTreeMap<NonZeroU64, Loan>,
@@ -61,9 +61,9 @@ struct Loan {
 /// A grant that has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Ended {
-    /// Whether the peer asked that somebody else should have the memory.
+    /// Whether the peer returned the memory with a request to pass it on.
     pub(super) moved: bool,
-    /// Whether the peer had asked for the memory.
+    /// Whether the memory was the answer to a request of the peer.
     pub(super) was_asked_for: bool,
 }
 
@@ -83,7 +83,7 @@ impl Owner {
         self.quota
     }
 
-    /// How many bytes of the quota are taken, and how many grants.
+    /// How much of the quota is used: bytes, and requests and grants together.
     pub(super) fn charged(&self) -> (u64, u32) {
         let loans = self.loans.values().filter_map(|loan| loan.charged);
         let (mut bytes, mut grants) = (0_u64, 0_u32);
@@ -94,7 +94,7 @@ impl Owner {
         (bytes, grants)
     }
 
-    /// The peer asks. If it may, the request takes its part of the quota.
+    /// The peer asks for memory. A request that fits in the quota counts against it from now on.
     pub(super) fn ask(&mut self, nonce: NonZeroU64, bytes: u64) -> Result<Result<(), Refusal>, Violation> {
         if nonce.get() <= self.last_ask {
             return Err(Violation::Replayed);
@@ -111,7 +111,7 @@ impl Owner {
         Ok(Ok(()))
     }
 
-    /// The program refuses. False if the request is gone already.
+    /// The program refuses. False if the request was already answered or the peer is gone.
     pub(super) fn refuse(&mut self, nonce: NonZeroU64) -> bool {
         self.asks.remove(&nonce).is_some()
     }
@@ -126,15 +126,15 @@ impl Owner {
             }
             self.asks.remove(&nonce);
         }
-        // Counting takes centuries to wrap around.
+        // This 64-bit count would take centuries to wrap around.
         let id = NonZeroU64::MIN.saturating_add(self.last_id);
         self.last_id = id.get();
         self.loans.insert(id, Loan { charged: answers.map(|_| bytes), over: None });
         Ok(id)
     }
 
-    /// The peer says that it is done. Nothing is given back yet. Returns whether the peer was early enough: otherwise
-    /// its message has crossed the end of the grant.
+    /// The peer returns a grant. The memory stays registered until [`end`](Self::end). False if the grant had already
+    /// ended, since the return crossed the message about that end.
     pub(super) fn give_back(&mut self, id: NonZeroU64, over: Over) -> Result<bool, Violation> {
         if id.get() > self.last_id {
             return Err(Violation::UnknownGrant);
@@ -149,12 +149,12 @@ impl Owner {
         }
     }
 
-    /// What ended the grant, if anything did.
+    /// Why the grant is over; `None` if it is not.
     pub(super) fn over(&self, id: NonZeroU64) -> Option<Over> {
         self.loans.get(&id).map_or(Some(Over::Closed), |loan| loan.over)
     }
 
-    /// The memory was deregistered. This is the only thing that frees the quota of a grant.
+    /// The memory was deregistered. Nothing else ends its charge against the quota.
     pub(super) fn end(&mut self, id: NonZeroU64) -> Ended {
         let loan = self.loans.remove(&id);
         Ended {

@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 /// The length of a control message.
 pub const CONTROL_BYTES: usize = size_of::<Wire>();
 
-/// The wire form. A message of a kind that does not use a field has zeros there.
+/// The wire format. Fields that a kind of message does not use are zero.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct Wire {
@@ -19,16 +19,16 @@ struct Wire {
     kind: u8,
     /// The remote rights, as in `ibv_access_flags`.
     rights: u8,
-    /// Why a request is refused, or whether memory was moved.
+    /// Why a request is refused, or whether the return asked the owner to pass the memory on.
     detail: u8,
     reserved: [u8; 2],
     /// The number of a grant.
     id: U64,
     /// The number of a request.
     nonce: U64,
-    /// A length in bytes, or who is to have the memory next.
+    /// A length in bytes, or the number that says who is to get the memory next.
     number: U64,
-    /// In microseconds; all ones for ever.
+    /// In microseconds; all ones means for ever.
     duration: U64,
     /// The record of a [`RemoteRegion`].
     region: [u8; 24],
@@ -52,21 +52,22 @@ const BYE: u8 = 7;
 pub(super) enum Control {
     /// The owner lends memory; `answers` is the request that it answers.
     Grant { id: NonZeroU64, answers: Option<NonZeroU64>, duration: Duration, region: GrantedRecord },
-    /// The holder needs the memory no more.
+    /// The holder does not need the memory any more.
     Return { id: NonZeroU64 },
-    /// The same, and somebody else is to have it.
+    /// As `Return`, and the holder asks the owner to lend the memory to somebody else.
     PassOn { id: NonZeroU64, to: u64 },
-    /// The owner has ended the grant: nobody reaches the memory by it any more.
+    /// The owner has ended the grant: nobody can access the memory by it any more. `moved`: the holder had returned it
+    /// by `PassOn`.
     Returned { id: NonZeroU64, moved: bool },
     /// The holder asks for memory.
     Ask { nonce: NonZeroU64, bytes: NonZeroU64, rights: u8, duration: Duration },
-    /// The owner has none for it.
+    /// The owner lends no memory for this request.
     Refused { nonce: NonZeroU64, why: Refusal },
-    /// There will be no more messages.
+    /// The goodbye: this side sends no more messages.
     Bye,
 }
 
-/// The record of a region, which some rights fit.
+/// The record of a region, which is valid for at least one of the remote rights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct GrantedRecord([u8; 24]);
 
@@ -100,17 +101,17 @@ impl GrantedRecord {
     }
 }
 
-/// Why a peer gets no memory.
+/// Why the peer lends no memory for a request of this side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The program of the peer declined.
     #[error("the peer declined (see docs/failures.md#not-lent)")]
     Declined,
-    /// More bytes than the peer's quota has left: ask for less, or give memory back first.
+    /// The quota that the peer allows this side has too few bytes left: ask for less, or give memory back first.
     #[error("the request exceeds the bytes of the peer's quota: ask for less (see docs/failures.md#not-lent)")]
     TooManyBytes,
-    /// More requests and grants than the peer's quota has: give memory back first.
+    /// The quota that the peer allows this side has no request or grant left: give memory back first.
     #[error(
         "the request exceeds the number of grants of the peer's quota: give memory back (see docs/failures.md#not-lent)"
     )]
@@ -197,7 +198,8 @@ impl Control {
         zerocopy::transmute!(wire)
     }
 
-    /// Reads what a peer sent. There is one way to write each message, so whatever this reads, `to_bytes` writes again.
+    /// Reads a message of the peer. Each message has exactly one encoding: bytes that `to_bytes` would not write are
+    /// refused.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, ControlError> {
         let wire = Wire::read_from_bytes(bytes).map_err(|_| ControlError::Length { found: bytes.len() })?;
         if wire.magic != MAGIC {

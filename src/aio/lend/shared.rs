@@ -1,4 +1,5 @@
-//! What the handles of a connection's lending share: both sides, the messages to send, and who waits.
+//! The state that all handles of one [`Lending`](super::Lending) share: both sides, the messages to send, and the
+//! wakers of waiting tasks.
 
 use super::holder::{Holder, Taken};
 use super::owner::{Ended, NotLent, Over, Owner, Quota};
@@ -13,8 +14,8 @@ use std::sync::Mutex;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// How many replies may wait to be sent, besides one for each grant that the peer may have. A message that would cause
-/// more is a [`Violation::Flood`]. All other messages are the program's.
+/// How many replies may wait to be sent, besides one for each grant of the peer's quota. If there are as many, a
+/// further request of the peer is a [`Violation::Flood`]. The program causes all other messages, so they do not count.
 const MOST_REPLIES: usize = 64;
 
 /// The state behind its lock. Nobody holds the lock while a waker runs or is dropped.
@@ -28,13 +29,14 @@ pub(super) struct Core {
     pub(super) owner: Owner,
     pub(super) holder: Holder,
     outbox: VecDeque<Outgoing>,
-    /// What the peer asks for and the program has not looked at.
+    /// The requests of the peer that the program has not fetched.
     asked: VecDeque<Ask>,
-    /// What the peer granted unasked and the program has not looked at.
+    /// The grants that the peer gave without a request, and that the program has not fetched.
     offers: VecDeque<Grant>,
-    /// The requests of this side whose futures wait.
+    /// The requests of this side whose futures wait, each with its answer once that has come.
     waits: BTreeMap<NonZeroU64, Option<Answer>>,
-    /// The returned grants whose end somebody waits for, and whether the memory was moved.
+    /// The returned grants whose end a [`Returning`](super::Returning) waits for. Once the owner has ended one, whether
+    /// it was returned by `PassOn`.
     returning: BTreeMap<NonZeroU64, Option<bool>>,
     /// How much earlier than the owner this side stops using a grant.
     margin: Duration,
@@ -49,14 +51,14 @@ pub(super) struct Core {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outgoing {
     control: Control,
-    /// The deadline of a grant. What is left of it is computed when the message is posted.
+    /// The deadline of a grant. The message gives the time that is left of it when the message is posted.
     until: Option<Instant>,
-    /// Whether the peer has caused it.
+    /// Whether it counts towards [`MOST_REPLIES`], because a message of the peer caused it.
     is_reply: bool,
 }
 
 impl Outgoing {
-    /// Its bytes, if it is posted now.
+    /// Its bytes, for a post now.
     pub(super) fn to_bytes(self) -> [u8; CONTROL_BYTES] {
         let Self { mut control, until, .. } = self;
         if let (Control::Grant { duration, .. }, Some(until)) = (&mut control, until) {
@@ -65,7 +67,7 @@ impl Outgoing {
         control.to_bytes()
     }
 
-    /// Whether it must wait for earlier reads.
+    /// Whether it must wait for earlier reads and atomics: after a return, the owner may deregister the memory.
     pub(super) fn is_fenced(&self) -> bool {
         matches!(self.control, Control::Return { .. } | Control::PassOn { .. })
     }
@@ -117,7 +119,7 @@ impl Shared {
         Self { core: Mutex::new(core) }
     }
 
-    /// Looks at the state.
+    /// Calls `f` with the state, and wakes nobody.
     pub(super) fn with<R>(&self, f: impl FnOnce(&mut Core) -> R) -> R {
         f(&mut lock(&self.core))
     }
@@ -157,7 +159,7 @@ impl Shared {
     }
 }
 
-/// Somebody who waits. The waker goes with it.
+/// A task that waits for a change. Dropping it removes the waker of the task.
 struct Ticket<'s> {
     shared: &'s Shared,
     number: Option<u64>,
@@ -172,7 +174,7 @@ impl Drop for Ticket<'_> {
 }
 
 impl Core {
-    /// Whether messages still go both ways.
+    /// Whether neither side has said goodbye and the connection has not ended.
     pub(super) fn is_open(&self) -> bool {
         self.has_peer && !self.has_said_goodbye
     }
@@ -207,7 +209,7 @@ impl Core {
         self.outbox.pop_front()
     }
 
-    /// The message of [`take_outgoing`](Self::take_outgoing) was not posted.
+    /// A message from [`take_outgoing`](Self::take_outgoing) was not posted, so it is the next one again.
     pub(super) fn put_back(&mut self, message: Outgoing) {
         self.outbox.push_front(message);
     }
@@ -293,14 +295,14 @@ impl Core {
         self.offers.clear();
     }
 
-    /// This side says goodbye. What it lends ends as the program ends it.
+    /// This side says goodbye. Its grants go on until the program ends them.
     pub(super) fn say_goodbye(&mut self) {
         self.send(Control::Bye);
         self.has_said_goodbye = true;
     }
 
-    /// Asks for memory. The answer comes to [`take_answer`](Self::take_answer). `None`: there are too many requests
-    /// and grants.
+    /// Asks for memory. [`take_answer`](Self::take_answer) gives the answer. `None`: there are too many requests and
+    /// grants.
     pub(super) fn ask(&mut self, bytes: NonZeroU64, rights: u8, duration: Duration) -> Option<NonZeroU64> {
         let nonce = self.holder.ask(bytes.get(), rights)?;
         self.waits.insert(nonce, None);
@@ -355,7 +357,7 @@ impl Core {
         Ok(id)
     }
 
-    /// A grant of this side was deregistered.
+    /// The memory of a grant of this side was deregistered.
     pub(super) fn end(&mut self, id: NonZeroU64) {
         let Ended { moved, was_asked_for } = self.owner.end(id);
         let is_grant = |message: &Outgoing| matches!(message.control, Control::Grant { id: other, .. } if other == id);
@@ -363,7 +365,7 @@ impl Core {
             let control = Control::Returned { id, moved };
             return self.push(Outgoing { control, until: None, is_reply: was_asked_for });
         };
-        // The grant was not sent yet, so the peer gets a refusal instead.
+        // The grant was not sent yet. The peer must not get it, because its memory is gone.
         if let Some(Outgoing { control: Control::Grant { answers: Some(nonce), .. }, .. }) = self.outbox.remove(at) {
             self.reply(Control::Refused { nonce, why: Refusal::Declined });
         }
@@ -379,14 +381,14 @@ impl Core {
         }
     }
 
-    /// From now on keeps what becomes of a returned grant.
+    /// Keeps from now on how a grant ends, for [`watched`](Self::watched).
     pub(super) fn watch(&mut self, id: NonZeroU64) {
-        // If the owner has already ended the grant, it did not pass the memory on.
+        // If the owner has already ended the grant, a `PassOn` comes too late.
         let known = (!self.holder.has(id)).then_some(false);
         self.returning.insert(id, known);
     }
 
-    /// Whether the owner has moved a returned grant, once it has ended it.
+    /// Whether the owner ended a returned grant after it had received a `PassOn`. `None`: it has not ended the grant.
     pub(super) fn watched(&self, id: NonZeroU64) -> Option<bool> {
         match self.returning.get(&id) {
             Some(None) if self.is_open() => None,

@@ -1,4 +1,4 @@
-//! The protocol without a device: parsing, the two sides against a small model, and a peer that lies about everything.
+//! The lending protocol without a device: parsing, two honest sides, and a peer that lies about everything.
 
 use super::holder::{Holder, Taken};
 use super::owner::{Ended, NotLent, Over, Owner, Quota};
@@ -21,7 +21,7 @@ fn record(len_bytes: u64) -> GrantedRecord {
     GrantedRecord::new(RemoteRegion::<RemoteAll>::of_peer(0x1000, len_bytes, 7).unwrap().to_bytes()).unwrap()
 }
 
-/// A number that is often one of the edges, and often small.
+/// A random number that is often 0, `u64::MAX` or small.
 fn any_number(random: &mut Random) -> u64 {
     match random.below(8) {
         0 => 0,
@@ -158,14 +158,14 @@ fn a_holder_takes_each_answer_once_and_no_more_than_it_wants() {
     assert_eq!(holder.returned(number(10)), Err(Violation::UnknownGrant));
 }
 
-/// Two sides that both work as they should, with messages in between, against what the program knows.
+/// Two sides that both keep to the protocol exchange messages at random. Neither meets a violation other than a flood.
 #[test]
 fn two_honest_sides_agree_on_every_grant() {
     for seed in 0..ROUNDS / 4 + 1 {
         let mut random = Random::new(seed);
         let sides = [0, 1].map(|_| Shared::new(Quota { bytes: 100, grants: 3 }, 4, Duration::ZERO));
-        // For each side: its grants that it has not ended, asks of the peer that it has not answered, and grants of the
-        // peer that it holds.
+        // For each side: its own grants that it has not ended, its own requests that are not answered, and the grants
+        // of the other side that it holds.
         let (mut lent, mut asks, mut held) =
             ([const { Vec::new() }; 2], [const { Vec::new() }; 2], [const { Vec::new() }; 2]);
         for _ in 0..300 {
@@ -200,7 +200,7 @@ fn two_honest_sides_agree_on_every_grant() {
                 _ => {
                     let Some(message) = core.with(Core::take_outgoing) else { continue };
                     let bytes = message.to_bytes();
-                    // The other side limits how many grants it takes without having asked.
+                    // One side may offer more grants than the other side takes.
                     match sides[1 - me].with(|core| core.receive(&bytes)) {
                         Ok(()) | Err(Violation::Flood) => {}
                         Err(violation) => panic!("seed {seed}: {violation:?}"),
@@ -222,14 +222,14 @@ fn two_honest_sides_agree_on_every_grant() {
     }
 }
 
-/// The peer sends whatever it likes, also copies and guesses. The program does its part at random.
+/// The peer sends arbitrary messages, with repeated and guessed numbers. The program asks, lends and ends at random.
 #[test]
 fn a_peer_that_lies_about_everything_gets_its_quota_and_no_more() {
     let quota = Quota { bytes: 100, grants: 3 };
     for seed in 0..ROUNDS {
         let mut random = Random::new(seed);
         let shared = Shared::new(quota, 4, Duration::from_millis(1));
-        // What the peer can really reach: all that is registered, whatever the records say.
+        // The grants whose memory is registered, so that the peer can access it, and those of them that are offers.
         let (mut registered, mut unasked): (BTreeMap<_, u64>, BTreeSet<_>) = Default::default();
         let mut ids = BTreeSet::new();
         let mut answers = Vec::new();
@@ -272,7 +272,7 @@ fn a_peer_that_lies_about_everything_gets_its_quota_and_no_more() {
                 if random.one_in(3) {
                     core.take_outgoing();
                 }
-                // A peer that asks reaches no more than its quota, and all that it reaches is charged to the quota.
+                // The memory that the peer has asked for fits in its quota, and counts as long as it is registered.
                 let asked_for = registered.iter().filter(|(id, _)| !unasked.contains(id));
                 let (bytes, grants) = asked_for.fold((0, 0), |(bytes, grants), (_, len)| (bytes + len, grants + 1));
                 let charged = core.owner.charged();
@@ -306,7 +306,7 @@ fn a_flood_of_requests_is_answered_only_so_often() {
     assert_eq!(shared.with(|core| core.violations()), 936);
 }
 
-/// The peer asks, gets, and returns by a guessed id, again and again, while nothing can be sent.
+/// The peer asks, and returns each grant by a guessed id, again and again, while this side cannot send its messages.
 #[test]
 fn a_peer_that_asks_and_returns_fills_no_memory() {
     let shared = Shared::new(Quota { bytes: 8, grants: 1 }, 4, Duration::ZERO);
@@ -324,12 +324,12 @@ fn a_peer_that_asks_and_returns_fills_no_memory() {
     assert_eq!(last, Err(Violation::Flood));
     let waiting = std::iter::from_fn(|| shared.with(Core::take_outgoing)).count();
     assert_eq!(waiting, 64 + 1);
-    // Once the replies are sent, the peer may ask again.
+    // Once the waiting messages are sent, the peer may ask again.
     let ask = Control::Ask { nonce: number(1001), bytes: number(8), rights: 2, duration: Duration::ZERO };
     assert_eq!(shared.with(|core| core.receive(&ask.to_bytes())), Ok(()));
 }
 
-/// An offer that the peer has ended is no offer.
+/// The state forgets an offer once the peer has ended it.
 #[test]
 fn a_peer_that_offers_and_ends_fills_no_memory() {
     let shared = Shared::new(Quota::NOTHING, 2, Duration::ZERO);
@@ -341,7 +341,7 @@ fn a_peer_that_offers_and_ends_fills_no_memory() {
     assert!(shared.with(Core::next_offer).is_none());
 }
 
-/// The peer would write to memory that is gone.
+/// Otherwise the peer would get a grant of memory that is gone.
 #[test]
 fn a_grant_that_ends_before_it_was_sent_is_not_sent() {
     let shared = Shared::new(Quota { bytes: 8, grants: 1 }, 4, Duration::ZERO);
@@ -355,7 +355,7 @@ fn a_grant_that_ends_before_it_was_sent_is_not_sent() {
     shared.with(|core| core.end(id));
     assert_eq!(next(), Some(Control::Refused { nonce: number(3), why: Refusal::Declined }));
     assert_eq!(next(), None);
-    // If the grant has been sent, a message ends it.
+    // This grant is already taken for posting, so a message ends it.
     let id = shared.with(|core| core.lend(None, record(8), None)).unwrap();
     assert!(matches!(next(), Some(Control::Grant { .. })));
     shared.with(|core| core.end(id));

@@ -2,10 +2,10 @@
 
 use super::record::ControlError;
 
-/// What a peer did against the protocol. Nothing was done for it.
+/// What a peer did against the protocol. The message was ignored.
 ///
-/// The peer's program is another version, is faulty, or lies. A program that does not trust its peers ends the
-/// connection.
+/// The peer's program has another version, is faulty, lies, or sends too much. A program that does not trust its peers
+/// ends the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Violation {
@@ -15,16 +15,17 @@ pub enum Violation {
     /// A number that was used before.
     #[error("the peer has used the number of a request, a grant or a return twice")]
     Replayed,
-    /// A grant that this side never gave.
+    /// The return or the end of a grant that was never given.
     #[error("the peer returned a grant that it never had")]
     UnknownGrant,
-    /// An answer to a question that this side never asked, or that was answered.
+    /// An answer to a request that this side never sent, or that already has its answer.
     #[error("the peer answered a request that this side does not wait for")]
     UnknownRequest,
     /// A message after its goodbye.
     #[error("the peer sent a control message after its goodbye")]
     AfterGoodbye,
-    /// More messages than this side may have to answer at once.
+    /// A request while too many replies of this side wait to be sent, or an offer while this side already has
+    /// [`LendingOptions::most_held`](super::LendingOptions::most_held) requests and grants.
     #[error("the peer asks faster than it takes answers: the answer was dropped")]
     Flood,
 }

@@ -1,5 +1,6 @@
-//! The code that the check reads: one function for each operation of the data path. The functions neither unwrap nor
-//! index, and they return everything that they get, so they drop nothing. When run, the program prints their names.
+//! The code that the check reads: one function for each operation of the data path. The functions do not unwrap or
+//! index. They return everything that they get, so they drop nothing, except `pool_drop`. When run, the program prints
+//! their names.
 #![forbid(unsafe_code)]
 
 use interlock::error::{BatchError, NoBuffer, PollError, PostAllError};
@@ -28,7 +29,8 @@ macro_rules! probes {
                 println!(stringify!($name));
             )+
             black_box(control as *const ());
-            // This function gives queues the functions that are called through pointers.
+            // Queues get their poll functions, which are called through pointers, from this function. So it must be
+            // in the program.
             black_box(ProtectionDomain::<Bench>::completion_queue_with as *const ());
         }
     };
@@ -40,7 +42,7 @@ probes! {
     poll_each poll_retired pool_take pool_drop
 }
 
-/// The result of a completion. The program never reads it: the check is about the code that makes it.
+/// The result of a completion. The program never reads the result: the check is about the code that makes it.
 #[allow(dead_code, reason = "only made")]
 enum Outcome {
     Sent(PostedMemory<Bench>),
@@ -192,7 +194,6 @@ fn pool_take(pool: &Pool<Bench>, len_bytes: usize) -> Result<Buffer<Bench>, NoBu
     pool.try_take(len_bytes)
 }
 
-/// The only operation that is a drop.
 #[inline(never)]
 fn pool_drop(buffer: Buffer<Bench>) {
     drop(buffer);

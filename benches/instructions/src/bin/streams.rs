@@ -23,7 +23,7 @@ const DEPTH: u32 = 128;
 /// The number of tasks that share a sender.
 const TASKS: usize = 16;
 
-/// The free buffers in the order in which they came back. Any program needs such a ring.
+/// The free buffers, in the order in which they came back. Any program needs such a ring, so its cost counts.
 struct Ring<T> {
     free: [Option<T>; SLOTS],
     next: usize,
@@ -86,8 +86,8 @@ impl<B: Brand + 'static> Setup<B> {
         })
     }
 
-    /// Lets the peer send `RECEIVES` messages, for which receives are posted. That is the same for all numbers of
-    /// iterations.
+    /// Posts `RECEIVES` receives, and lets the peer send a message for each. Their number does not depend on the number
+    /// of iterations, so the cost cancels out.
     fn with_messages(mut self, domain: &ProtectionDomain<B>) -> Result<Self, Box<dyn Error>> {
         for buffer in domain.buffers(RECEIVES as usize, MESSAGE)? {
             self.pair.post_receive(buffer)?;
@@ -129,7 +129,7 @@ fn many_writes(s: &mut Setup, n: u32) {
     }
 }
 
-/// A pair whose requests are awaited.
+/// The halves of a pair whose requests are awaited.
 struct Tasks {
     sender: Sender<Bench>,
     receiver: Receiver<Bench>,
@@ -146,7 +146,7 @@ impl Tasks {
     }
 }
 
-/// Polls a future that never has to wait, with about the cost that a runtime adds.
+/// Polls a future whose completions come at once. This costs about as much as a runtime adds.
 #[inline(always)]
 fn run<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
@@ -202,7 +202,7 @@ fn shared_writes(t: &mut Shared, n: u32) {
     run_all(&mut tasks);
 }
 
-/// Polls tasks in turn until all are ready. They become ready in the same turn.
+/// Polls the tasks in turn until all are ready. All of them must become ready in the same round.
 #[inline(always)]
 fn run_all<F: Future + Unpin>(tasks: &mut [F]) {
     let mut context = std::task::Context::from_waker(Waker::noop());
