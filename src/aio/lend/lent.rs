@@ -112,8 +112,8 @@ impl<B: Brand> Lending<B> {
 }
 
 impl<B: Brand, A: Exposed, M: Memory> Lent<B, A, M> {
-    /// Waits until the grant is over, and says why: the peer has returned it, its deadline has passed, or the
-    /// connection has ended. Dropping the future changes nothing, so a `select!` may drop it.
+    /// Waits until the grant is over, and says why: the peer has returned it, its deadline has passed, the peer has
+    /// said goodbye, or the connection has ended. Dropping the future changes nothing, so a `select!` may drop it.
     ///
     /// This does not end the peer's access. The peer can still use the memory until [`end`](Self::end).
     pub async fn over(&mut self) -> Over {
