@@ -1,5 +1,5 @@
-//! A soak that one thread runs on a manual fabric. It injects faults, and keeps accounts of every request. The same seed
-//! gives the same soak.
+//! A soak that one thread runs on a manual fabric. It injects faults, and keeps accounts of every request. The same
+//! seed gives the same soak.
 //!
 //! It checks all the time that
 //! - each queue returns its requests in posting order, each one once and with the memory that it was posted with;
