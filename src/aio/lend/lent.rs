@@ -184,8 +184,9 @@ impl<B: Brand, A: Exposed, M: Memory> Deref for Lent<B, A, M> {
 
 impl<B: Brand, A: Exposed, M: Memory> Drop for Lent<B, A, M> {
     fn drop(&mut self) {
-        // If the device does not deregister the memory, the peer can still access it. So the memory is leaked, and
-        // still counts against the quota.
+        // If the device does not deregister the memory, the drop of the lease tries once more, and otherwise leaks the
+        // memory. The result of that is unknown here, and the peer may still have access. So the memory still counts
+        // against the quota.
         if let Some(Ok(_)) = self.lease.take().map(Lease::end) {
             self.lending.shared.change(|core| core.end(self.id));
         }
