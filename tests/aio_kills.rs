@@ -466,8 +466,8 @@ async fn answer<F: Future + Unpin>(mut future: F, is_over: &mut watch::Receiver<
     }
 }
 
-/// One task under load: it writes and reads until a request fails. It may drop half of its futures early. Returns the
-/// buffer, unless the buffer is still in flight.
+/// One task under load: it writes and reads until a request fails. It waits for half of its requests only a short time,
+/// and then drops their futures. Returns the buffer, unless the buffer is still in flight.
 async fn load(
     world: Arc<World>,
     sender: SharedSender<Checked>,

@@ -79,7 +79,7 @@ struct Flight<B> {
     posted: Waiting<B>,
     buffers: BTreeSet<usize>,
     woken: Arc<Count>,
-    /// How often `woken` had been woken at the last poll that was pending. `None` if there was no driver then.
+    /// The count in `woken` at the last poll, if that poll was pending and there was a driver.
     asleep_since: Option<usize>,
 }
 
@@ -357,7 +357,7 @@ impl<B: Brand> World<B> {
                     Some(_) => None,
                     None => self.poller.driver(),
                 };
-                // The drop of a driver wakes all tasks, so later polls prove no lost wake-up.
+                // The drop of a driver wakes all who sleep, so nobody counts as asleep any more.
                 self.flights.iter_mut().flatten().for_each(|flight| flight.asleep_since = None);
             }
             Call::Receive => {

@@ -1,4 +1,4 @@
-//! Many pairs on one completion queue. Each is connected to itself, so one pair is enough.
+//! Many pairs on one completion queue. Each pair is connected to itself, so no pair needs a peer.
 
 use super::shape::{Ended, Outcome, poll_each};
 use interlock::{Brand, Buffer, CompletionQueue, Limits, Poller, Port, ProtectionDomain, QueuePair};

@@ -363,7 +363,8 @@ struct Sender<B> {
     refused: u64,
 }
 
-/// Posts up to as many messages as there are buffers, one at a time and in batches, until the pair breaks.
+/// Posts about `messages` messages: one at a time, by `post_all`, and in batches. Ends earlier if the pair breaks or no
+/// buffer is left.
 fn send_all<B: Brand>(
     mut half: SendHalf<B>,
     buffers: Vec<Buffer<B>>,
@@ -406,7 +407,7 @@ fn send_all<B: Brand>(
         left.push(buffer);
         let mut staged = Vec::new();
         if random.one_in(2) {
-            // The oldest buffers come first; those that do not fit stay in `all`.
+            // `post_all` takes buffers from the front. Those that find no room stay in `all`.
             let mut all = left.split_off(left.len() - random.below(left.len().min(20)));
             let mut number = next;
             let result = half.post_all(&mut all, |mut buffer| {

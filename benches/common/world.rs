@@ -1,5 +1,5 @@
-//! A soak that one thread runs on a manual fabric, with faults and with accounts of every request. The same seed gives
-//! the same soak.
+//! A soak that one thread runs on a manual fabric. It injects faults, and keeps accounts of every request. The same
+//! seed gives the same soak.
 //!
 //! It checks all the time that
 //! - each queue returns its requests in posting order, each one once and with the memory that it was posted with;
@@ -8,7 +8,8 @@
 //! - no request succeeds after a failure, and no request fails as destroyed unless its pair was reset or destroyed;
 //! - at each checkpoint, when all pairs are gone, all buffers and all room on the completion queues are back.
 //!
-//! A destructor that the device refuses leaks by design, so the soak does not provoke that. A violation panics.
+//! If the device refuses a destroy during a drop, the object leaks by design, so the soak does not provoke that. A
+//! violation panics.
 
 mod books;
 mod life;

@@ -3,7 +3,7 @@
 use super::*;
 
 impl<B: Brand> World<B> {
-    /// Takes an end through transitions; returns whether it got there.
+    /// Takes an end through the transitions of `f`. Returns whether all of them succeeded.
     pub(super) fn shift(
         &mut self,
         link: usize,

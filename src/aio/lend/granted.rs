@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 /// Memory that the peer has lent to this side, with the rights `A`, for a time.
 ///
 /// A program posts requests to this memory by the methods of [`GrantedPart`]. The requests use the connection that the
-/// grant came over. The methods refuse a request once the peer has ended the grant, or from a
-/// [margin](super::LendingOptions::margin) before the deadline on. This side does not know the peer's clock, so a
-/// request may still arrive too late. Then the peer's device refuses it, which ends the connection.
+/// grant came over. The methods refuse a request if the peer has ended the grant, or if the deadline is less than a
+/// [margin](super::LendingOptions::margin) away. This side does not know the peer's clock, so a request may still
+/// arrive too late. Then the peer's device refuses it, which ends the connection.
 ///
 /// Dropping it returns the grant to the peer. The message that returns it is posted after all requests of the grant,
 /// with a fence, so the reads and atomics among them are done before. If it is forgotten, the grant ends at its

@@ -24,8 +24,8 @@ const BUDGET: u32 = 64;
 /// the control messages of the [`Lending`], so a task must always wait here.
 ///
 /// If a control message takes a receive, its buffer is posted again at once. So control messages use up no receives of
-/// the program. Dropping this ends the lending: all grants of both sides are over, and requests of this side fail with
-/// [`AskError::Closed`](super::AskError::Closed).
+/// the program. Dropping this ends the lending on this side: all grants are over, those that this side gave and those
+/// that it got, and its requests fail with [`AskError::Closed`](super::AskError::Closed).
 pub struct LendingReceiver<B> {
     lending: Lending<B>,
     receiver: Receiver<B>,

@@ -112,8 +112,8 @@ impl<B: Brand> Lending<B> {
 }
 
 impl<B: Brand, A: Exposed, M: Memory> Lent<B, A, M> {
-    /// Waits until the grant is over, and says why: the peer has returned it, its deadline has passed, or the
-    /// connection has ended. Dropping the future changes nothing, so a `select!` may drop it.
+    /// Waits until the grant is over, and says why: the peer has returned it, its deadline has passed, the peer has
+    /// said goodbye, or the connection has ended. Dropping the future changes nothing, so a `select!` may drop it.
     ///
     /// This does not end the peer's access. The peer can still use the memory until [`end`](Self::end).
     pub async fn over(&mut self) -> Over {
@@ -184,8 +184,9 @@ impl<B: Brand, A: Exposed, M: Memory> Deref for Lent<B, A, M> {
 
 impl<B: Brand, A: Exposed, M: Memory> Drop for Lent<B, A, M> {
     fn drop(&mut self) {
-        // If the device does not deregister the memory, the peer can still access it. So the memory is leaked, and
-        // still counts against the quota.
+        // If the device does not deregister the memory, the drop of the lease tries once more, and otherwise leaks the
+        // memory. The result of that is unknown here, and the peer may still have access. So the memory still counts
+        // against the quota.
         if let Some(Ok(_)) = self.lease.take().map(Lease::end) {
             self.lending.shared.change(|core| core.end(self.id));
         }
