@@ -40,7 +40,7 @@
 //! |---|---|---|
 //! | awaited | in the answer, or in its error | the same |
 //! | dropped | goes home when the request completes | [`Sender::take_stray`]; the oldest is dropped if there are many |
-//! | forgotten | is kept, at most until the poller is dropped | the same |
+//! | forgotten | stays allocated until the process ends, and so does the poller | the same |
 //! | the connection is closed first | in the answer of the future | the same |
 //! | dropped, and then the pair is [closed](Sender::close) | goes home | in [`Closed`], unless it was taken before |
 //! | none: a receive was posted, and the [`Receiver`] is dropped | goes home at a later poll | is dropped then |
