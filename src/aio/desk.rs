@@ -323,8 +323,8 @@ impl<B> Desk<B> {
 
     /// Makes a lane for a work queue.
     ///
-    /// `ids` is called under the lock, so that no completion is polled meanwhile. Returns the ids, the generation of the
-    /// lane, and what [`settle_late`](Self::settle_late) takes.
+    /// `ids` is called under the lock, so that no completion is polled meanwhile. Returns the ids, the generation of
+    /// the lane, and what [`settle_late`](Self::settle_late) takes.
     pub(super) fn attach(&self, ids: impl FnOnce() -> QueueIds, depth: u32) -> (QueueIds, u64, Late<B>) {
         self.with(|state| {
             let ids = ids();
