@@ -1,8 +1,8 @@
 //! Connecting by address: rdma_cm, with a type for each state of an identifier.
 //!
-//! librdmacm aborts the process when a program makes one of four calls in a wrong state, and it hangs on an event that
-//! was not acknowledged. Here each state has only the methods that are legal in it, and events are acknowledged before
-//! the program sees them.
+//! librdmacm crashes the process when a program makes one of four calls in a wrong state, and `rdma_destroy_id(3)`
+//! waits for ever if an event was not acknowledged. Here each state has only the methods that are legal in it, and
+//! events are acknowledged before the program sees them.
 //!
 //! ```text
 //! client   Idle ── resolve ──▶ Resolving ──▶ Resolved ── connect(pair) ──▶ Connecting ──▶ Connection
@@ -14,9 +14,10 @@
 //! groups   Idle ── bind ──▶ Bound ── join ──▶ Joining ──▶ Membership ── attach(&mut pair), recipient
 //! ```
 //!
-//! [`connect`] and [`listen`] do the usual steps in one call; for datagrams, [`look_up`] and [`serve`] do. A pair goes
-//! into `connect` or `accept` in Init. It comes back in Ready To Send in the [`Connection`], or in the error. Each type
-//! that waits has a method `wait` with a timeout, and a method `poll` for event loops, which watch the
+//! [`connect`] and [`listen`] do the usual steps in one call. For datagrams, [`look_up`] and [`serve`] do the same. A
+//! pair goes into `connect` or `accept` in Init. It comes back as a part of the [`Connection`], in Ready To Send. After
+//! a failure, the error gives it back. Each type that waits has a method with a timeout (`wait`, `next` or `wait_end`),
+//! and a method that returns at once (`poll` or `poll_end`). The second is for event loops, which watch the
 //! [`Channel::readiness`].
 //!
 //! On iWARP the side that connects must send the first message, and the other side waits for it (RFC 5044). Each
@@ -125,9 +126,9 @@ pub enum Connections {}
 
 /// The kind of identifiers for datagrams.
 ///
-/// A datagram needs no connection. Instead, a client looks up a service: rdma_cm tells it the number of the queue pair
-/// that takes the datagrams of the service, the path to the pair and its queue key. The server answers each lookup with
-/// the number of a pair; that may be one pair for all clients, or one for each. The key is always
+/// A datagram needs no connection. Instead, a client looks up a service: rdma_cm tells the client which queue pair
+/// takes the datagrams of the service: the number of the pair, the path to it, and its queue key. The server answers
+/// each lookup with the number of a pair; that may be one pair for all clients, or one for each. The key is always
 /// [`Qkey::CONNECTION_MANAGER`](crate::number::Qkey::CONNECTION_MANAGER).
 #[derive(Debug)]
 pub enum Datagrams {}
@@ -156,7 +157,8 @@ fn addresses(of: impl ToSocketAddrs) -> Result<Vec<SocketAddr>, CmError> {
 /// # Errors
 ///
 /// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error. On iWARP, the pair does not come
-/// back after a timeout while TCP connects; after a later timeout, destroying the pair may block: see [`Connecting`].
+/// back if the timeout passes while TCP connects. If the timeout passes later, destroying the pair may block: see
+/// [`Connecting`].
 pub fn connect<B: Brand, T: Reliable>(
     address: impl ToSocketAddrs,
     pair: QueuePair<B, Init, T>,
@@ -261,7 +263,7 @@ pub fn look_up(
 ///
 /// # Errors
 ///
-/// [`CmError`]: another program has the port, the address is not that of this host, or it belongs to an iWARP device.
+/// [`CmError`]: another listener has the port, the address is not that of this host, or it belongs to an iWARP device.
 pub fn serve(context: &Context, address: impl ToSocketAddrs) -> Result<Listener<Datagrams>, CmError> {
     listen_by(context, address, Idle::for_datagrams)
 }
@@ -275,10 +277,10 @@ fn same_device<B: Brand, S: State, T: Transport>(bound: &BoundDevice, pair: &Que
     Err(wrong_device(bound, format!("{} port {port}", other.as_deref().unwrap_or(&bound.name))))
 }
 
-/// If `context` is not the device that the identifier is bound to, the name of the device that it is.
+/// The name of the device of `context`; `None` if the identifier is bound to that device.
 ///
 /// The devices are compared by their names and their node GUIDs, since a new device may get the name of one that was
-/// removed. A device without a GUID, or one that does not answer because it was removed, is known by its name alone.
+/// removed. If a device has no GUID, or does not answer because it was removed, only the names are compared.
 fn name_of_other(bound: &BoundDevice, context: &Context) -> Option<String> {
     let key = &context.0.device;
     if !key.is(&bound.name, bound.fabric) {
@@ -295,8 +297,8 @@ fn wrong_device(bound: &BoundDevice, found: String) -> Cause {
 
 /// Brings the pair to Ready To Send, with the attributes that rdma_cm gives.
 ///
-/// rdma_cm gives the read depths of the request even if this side agreed to less. So this function sets the agreed
-/// depths.
+/// rdma_cm gives the read depths of the request, even if this side has agreed to lower ones. So this function sets the
+/// agreed depths instead.
 fn bring_up<B: Brand, T: Reliable>(
     id: &dyn RawId,
     pair: QueuePair<B, Init, T>,
@@ -318,7 +320,7 @@ fn bring_up<B: Brand, T: Reliable>(
         .map_err(|error| Failed { value: errored(error.queue_pair), cause: error.source.into() })
 }
 
-/// The pair of a step that failed after rdma_cm was told of the pair.
+/// Prepares the pair of a failed step to go back to the program. The step failed after rdma_cm was told of the pair.
 ///
 /// Most devices leave the pair in Init. An iWARP device moves the pair by itself, to Ready To Send or to Error, and
 /// perhaps only after this side has read why the step failed. The device never moves a pair out of Error, so on iWARP
@@ -327,16 +329,17 @@ fn after_failure<B: Brand, T: Transport>(pair: QueuePair<B, Init, T>, is_iwarp: 
     if is_iwarp { errored(pair) } else { pair.into() }
 }
 
-/// The cause of a call that failed: the end of the peer, or another reason.
+/// Why a call failed: the peer has ended, or another reason.
 fn peer_gone(error: VerbError) -> Cause {
     match error.errno() {
-        // On iWARP, the TCP stream returns the last three.
+        // The last three come from the TCP stream of iWARP.
         libc::EINVAL | libc::ECONNRESET | libc::ENOTCONN | libc::EPIPE => Cause::PeerGone(error),
         _ => Cause::Call(error),
     }
 }
 
-/// As [`peer_gone`], of a call about `pair`. If its device was removed, rdma_cm answers as if the peer had gone.
+/// Like [`peer_gone`], for a call about `pair`. If the device was removed, rdma_cm returns the same errors as for a
+/// peer that has gone. A query of the pair tells the two apart: it fails on a removed device.
 fn someone_gone<B: Brand, S: State, T: Transport>(error: VerbError, pair: &QueuePair<B, S, T>) -> Cause {
     match peer_gone(error) {
         Cause::PeerGone(_) if pair.query_state().is_err() => Cause::DeviceRemoved,
