@@ -28,7 +28,7 @@ pub struct Parameters {
     /// How many reads and atomics this side has outstanding at once. The library lowers it to what the device supports
     /// and to what the peer serves.
     pub initiator_depth: ReadDepth,
-    /// How often to send again when no acknowledgement comes. The side that connects chooses for both.
+    /// How often to send again when no acknowledgement comes. The side that connects chooses for both sides.
     pub retry_count: RetryCount,
     /// How often the peer is to send again when this side has no receive posted.
     pub rnr_retry: RnrRetry,
@@ -46,7 +46,8 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// The parameters for a call of rdma_cm, with the two depths that the device supports and the peer agrees to.
+    /// The parameters for a call of rdma_cm. The caller has lowered the two depths to what the device supports, and for
+    /// an accept also to what the peer asked for.
     pub(super) fn to_raw<'d, B: Brand, S: State, T: Transport>(
         self,
         pair: &QueuePair<B, S, T>,
