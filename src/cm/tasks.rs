@@ -8,15 +8,15 @@ use crate::queue::AnyQueuePair;
 use crate::queue::transport::Reliable;
 use crate::verb_error::VerbError;
 
-/// A state of an identifier that goes on with an event.
+/// A state in which an identifier waits for an event.
 pub(crate) trait Step: Sized {
-    /// What it becomes.
+    /// The state after the event.
     type Next;
-    /// Why it does not.
+    /// The error of a failed step.
     type Error;
     /// The events of the identifier.
     fn events(&self) -> &Events;
-    /// Goes on, if the event has come.
+    /// Moves to the next state if the event has arrived.
     fn step(self) -> Result<Progress<Self, Self::Next>, Self::Error>;
 }
 
@@ -54,7 +54,7 @@ impl<B: Brand, T: Reliable> Step for Accepting<B, T> {
 }
 
 impl<B: Brand, T: Reliable> Accepting<B, T> {
-    /// Gives the peer up. The pair comes back.
+    /// Stops waiting for the peer, and gives the pair back in Error.
     pub(crate) fn give_up(self, cause: Cause) -> Failed<AnyQueuePair<B, T>> {
         Failed { value: self.pair.down(), cause }
     }
@@ -71,7 +71,8 @@ impl Link {
         &self.id.events
     }
 
-    /// Tells the peer that the connection ends. This fails only if it has ended already.
+    /// Tells the peer that the connection ends. If this fails, the drop of the link tells the peer, unless the
+    /// connection has ended already.
     pub(crate) fn disconnect(&mut self) -> Result<(), VerbError> {
         self.id.raw.disconnect()
     }
