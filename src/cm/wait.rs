@@ -60,8 +60,8 @@ pub(super) fn answer_with_path(
     }
 }
 
-/// Why a step failed: the cause that the identifier's next event gives, or `cause` if there is no event yet. When a
-/// peer ends, the calls of this side fail before anybody has read the event that reports the end.
+/// Why a step failed: the cause in the identifier's next event, or `cause` if that event has not arrived or reports no
+/// failure. When a peer ends, a call of this side may fail before any thread has read the event that reports the end.
 pub(super) fn why(events: &Events, phase: Phase, cause: Cause) -> Cause {
     match next(events, phase, Patience::None) {
         Ok(Some((Meaning::End(told), _))) => told,
@@ -75,7 +75,8 @@ pub(super) fn why_not_adopted(events: &Events, phase: Phase, failure: Transition
         events,
         phase,
         match failure {
-            // The stream has ended. The device moves the pair before rdma_cm has an event that reports the end.
+            // The TCP stream has ended. The device moves the pair to Error before rdma_cm has an event that reports the
+            // end.
             TransitionFailure::Elsewhere { state: DeviceState::Error, .. } => Cause::Disconnected,
             failure => failure.into(),
         },
