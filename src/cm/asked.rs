@@ -1,8 +1,9 @@
 //! Asking the peer for a connection: `rdma_connect`.
 //!
-//! On iWARP this call connects a TCP stream, and blocks as long as that takes. So a thread of the library makes it. The
-//! thread owns the identifier and the pair meanwhile. The kernel looks the pair up by its number during the call, so
-//! the pair must not be destroyed before the call has returned: its number could then be that of another pair.
+//! On iWARP this call connects a TCP stream, and blocks as long as that takes. So a thread of the library makes the
+//! call. During the call, the thread owns the identifier and the pair. The kernel looks the pair up by its number
+//! during the call, so the pair must not be destroyed before the call has returned: its number could then be that of
+//! another pair.
 
 use super::channel::{Events, Identifier};
 use super::private_data::ConnectData;
@@ -49,7 +50,7 @@ impl Drop for Calling {
     }
 }
 
-/// An identifier that has not asked, with its pair, and why.
+/// The identifier and the pair of a request that was not sent, and the error.
 type NotAsked<B, T> = (Identifier, QueuePair<B, Init, T>, VerbError);
 
 impl<B: Brand, T: Reliable> Asked<B, T> {
@@ -73,12 +74,13 @@ impl<B: Brand, T: Reliable> Asked<B, T> {
         parameters: Parameters<'static>,
         data: ConnectData,
     ) -> Result<Self, Box<NotAsked<B, T>>> {
-        // A thread that could not be made drops its closure. So it gets the two after it was made.
+        // A failed spawn drops the closure. So the identifier and the pair are sent to the thread after the spawn has
+        // succeeded.
         let (give, take) = mpsc::sync_channel::<(Identifier, UnbrandedPair)>(1);
         let call = move || {
             let (mut id, pair) = take.recv().expect("the maker of this thread gives both, or ends it with a panic");
             let parameters = Parameters { private_data: data.as_bytes(), ..parameters };
-            // A signal of the program may have come to this thread.
+            // `EINTR`: a signal of the program has interrupted the call.
             let connected = loop {
                 match id.raw.connect(&parameters) {
                     Err(error) if error.errno() == libc::EINTR => {}
@@ -86,7 +88,8 @@ impl<B: Brand, T: Reliable> Asked<B, T> {
                 }
             };
             if let Err(error) = connected {
-                // The waker of the program's task may panic. The event is there all the same.
+                // Adding the event wakes the program's task, and its waker may panic. The event stays in its box even
+                // then.
                 let told = catch_unwind(AssertUnwindSafe(|| id.events.add_failure(&error)));
                 mem::forget(told); // the drop of the panic's value may panic again
             }
@@ -106,7 +109,8 @@ impl<B: Brand, T: Reliable> Asked<B, T> {
         Ok(Self { events, caller: Caller::Thread(calling, PhantomData) })
     }
 
-    /// The identifier and the pair. Call this when an event has shown that the call returns now or has returned.
+    /// The identifier and the pair. This waits for the thread, so call it only after an event has shown that
+    /// `rdma_connect` has returned or is about to return.
     pub(super) fn join(self) -> (Identifier, QueuePair<B, Init, T>) {
         match self.caller {
             Caller::Returned(id, pair) => (id, pair),
@@ -118,7 +122,8 @@ impl<B: Brand, T: Reliable> Asked<B, T> {
         }
     }
 
-    /// As [`join`](Self::join), but `None` if the call has not returned. Then the thread drops both when it returns.
+    /// Like [`join`](Self::join), but `None` if `rdma_connect` has not returned. Then the thread drops the identifier
+    /// and the pair after the call.
     pub(super) fn join_if_returned(self) -> Option<(Identifier, QueuePair<B, Init, T>)> {
         match &self.caller {
             Caller::Thread(calling, _) if calling.thread.as_ref().is_some_and(|thread| !thread.is_finished()) => None,
