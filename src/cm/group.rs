@@ -167,8 +167,8 @@ impl Membership {
     pub fn leave(mut self) -> Result<Bound<Datagrams>, Failed<Self>> {
         match self.id.raw.leave_multicast(SocketAddr::new(self.group, 0)) {
             Ok(()) => {
-                // rdma_cm has dropped the events of the membership that nobody had taken. This drops those that another
-                // thread took before.
+                // rdma_cm has dropped the membership's events that were still in the channel. This drops those that a
+                // thread had already taken from the channel into the box of the identifier.
                 self.id.events.forget_group();
                 Ok(Bound::new(self.id))
             }
