@@ -84,7 +84,7 @@ impl<K> Idle<K> {
     }
 
     /// Lets the identifier bind to a port that another identifier is bound to already. Two listeners never share a
-    /// port, even with this.
+    /// port, even with this option.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ impl<K> Idle<K> {
     }
 }
 
-/// An identifier whose address, and then the route to it, is being resolved. Dropping it gives up at once.
+/// An identifier that resolves the peer's address, and then the route to that address. Dropping it gives up at once.
 #[derive(Debug)]
 pub struct Resolving<K = Connections> {
     pub(super) id: Identifier,
@@ -263,8 +263,9 @@ impl<K> Resolved<K> {
 impl Resolved {
     /// Asks the peer for a connection. Post receives first, if the peer's first message needs one.
     ///
-    /// `rdma_connect(3)`. This returns at once. On iWARP, a thread of the library makes the call, which connects a TCP
-    /// stream; if it fails, [`Connecting::wait`] says so.
+    /// `rdma_connect(3)`. This method returns at once. On iWARP, `rdma_connect` connects a TCP stream and blocks until
+    /// the stream is connected, so a thread of the library calls it. If that call fails, [`Connecting::wait`] reports
+    /// it.
     ///
     /// # Errors
     ///
@@ -280,7 +281,7 @@ impl Resolved {
         if let Err(cause) = same_device(&self.device, &pair) {
             return Err(Failed { value: (self, pair), cause });
         }
-        // The thread of iWARP could not return the identifier.
+        // Check this before the thread of iWARP starts: if its call failed, the identifier could not be given back.
         if self.id.events.is_removed() {
             return Err(Failed { value: (self, pair), cause: Cause::DeviceRemoved });
         }
@@ -314,17 +315,17 @@ impl Resolved {
 /// # iWARP
 ///
 /// Until the TCP stream is connected, a thread of the library owns the queue pair. If this side gives up before that,
-/// by a timeout or a drop, the pair is destroyed by that thread, and its receives are dropped: when the stream is
-/// connected, or when the system gives up (after two minutes or more: `net.ipv4.tcp_syn_retries`).
+/// by a timeout or a drop, the thread destroys the pair and drops its receives later: when the stream is connected, or
+/// when the system gives up (after two minutes or more: `net.ipv4.tcp_syn_retries`).
 ///
-/// After that, the device holds the pair until the peer answers, or for 10 s (Linux) if the peer does not answer. Until
-/// then, destroying the pair blocks: when this value is dropped, and when the pair that comes back from a timed-out
-/// [`wait`](Self::wait) is dropped. Drop such a pair on a thread that may block.
+/// Once the stream is connected, the device holds the pair until the peer answers, or for 10 s (Linux) if the peer does
+/// not answer. During that time, destroying the pair blocks. This affects the drop of this value, and the drop of a
+/// pair that came back from a timed-out [`wait`](Self::wait). Do both on a thread that may block.
 #[derive(Debug)]
 pub struct Connecting<B, T = ReliableConnection> {
     pub(super) asked: Asked<B, T>,
     parameters: Parameters,
-    /// The depths that were asked for: how many reads this side serves, and how many it starts.
+    /// The depths that this side asks for: how many reads it serves, and how many it starts.
     depths: [ReadDepth; 2],
     /// On iWARP the device moves the pair by itself, at any time.
     is_iwarp: bool,
@@ -336,9 +337,9 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
     ///
     /// # Errors
     ///
-    /// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error. On iWARP it is in Init only if
-    /// there was no TCP stream: the host has refused it, did not answer, or cannot be reached. It does not come back
-    /// ([`AnyQueuePair::Vacant`]) if this side gives up while TCP connects.
+    /// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error. On iWARP the pair is in Init
+    /// only if there was no TCP stream: the host has refused the stream, did not answer, or cannot be reached. The pair
+    /// does not come back ([`AnyQueuePair::Vacant`]) if this side gives up while TCP connects.
     pub fn wait(self, timeout: Duration) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
         match self.go_on(Patience::of(timeout))? {
             Progress::Done(connection) => Ok(connection),
@@ -364,7 +365,8 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
             Err(error) => return Err(self.give_up(Cause::Call(error))),
         };
         match found {
-            // The device may be removed at any time. Every other end follows the call.
+            // The device may be removed while `rdma_connect` still runs. Every other failure is reported when the call
+            // returns or later.
             Meaning::End(cause @ Cause::DeviceRemoved) => Err(self.give_up(cause)),
             Meaning::End(cause) => {
                 let (_id, pair) = self.asked.join();
@@ -384,7 +386,7 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
         Failed { value, cause }
     }
 
-    /// iWARP: the call of the thread has failed.
+    /// iWARP: `rdma_connect` has failed on its thread.
     fn not_asked(self, error: VerbError) -> Failed<AnyQueuePair<B, T>> {
         let (id, pair) = self.asked.join();
         let (cause, had_stream) = match error.errno() {
@@ -394,8 +396,8 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
             libc::ECONNRESET | libc::EPIPE => (Cause::PeerGone(error), true),
             _ => (id.events.cause_of(error), true),
         };
-        // ASSUMPTION: without a TCP stream, the device does nothing to the pair. A device that has moved it already
-        // says so.
+        // ASSUMPTION: without a TCP stream, the device does nothing to the pair. If the device has moved the pair
+        // already, the query shows that.
         let is_moved = had_stream || matches!(pair.query_state(), Ok(DeviceState::Error));
         Failed { value: after_failure(pair, is_moved), cause }
     }
