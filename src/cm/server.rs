@@ -98,7 +98,8 @@ impl<K> Listener<K> {
     }
 
     fn take(&mut self, patience: Patience) -> Result<Option<Request<K>>, CmError> {
-        // After a removal no request comes. This only takes the events of other identifiers from the channel.
+        // After a removal no request comes, so do not wait. The loop still takes the events of other identifiers from
+        // the channel.
         let patience = if self.is_removed { Patience::None } else { patience };
         loop {
             match next(&self.id.events, Phase::Listening, patience)? {
@@ -111,7 +112,7 @@ impl<K> Listener<K> {
                 Some((_, event)) => {
                     let Some(new) = event.request else { continue };
                     let id = Identifier::of_request(new, &self.id);
-                    // A request always has a device. If the device was removed, ignore the request.
+                    // A request has a device until that device is removed. Ignore the request of a removed device.
                     let Some(device) = id.raw.device() else { continue };
                     let EventParameters { private_data, responder_resources, initiator_depth, .. } = event.parameters;
                     let asked = [responder_resources, initiator_depth].map(|depth| ReadDepth::saturating(depth.into()));
@@ -180,8 +181,8 @@ impl Request {
     /// Brings the pair to Ready To Send and accepts the request. Post receives first, if the peer's first message needs
     /// one.
     ///
-    /// `rdma_accept(3)`. The request is consumed in any case: if the accept fails, the peer is told that it was
-    /// rejected.
+    /// `rdma_accept(3)`. The request is consumed in any case: if the accept fails, the peer is told that its request
+    /// was rejected.
     ///
     /// # Errors
     ///
@@ -213,7 +214,8 @@ impl Request {
                 id.events.set_polled(true);
                 Ok(Accepting { id, pair, data: peer_data })
             }
-            // An iWARP device moves the pair before it answers the peer, so the accept may fail afterwards.
+            // An iWARP device moves the pair before it answers the peer, so an accept that fails may have moved the
+            // pair.
             Err(error) => {
                 let cause = match &pair {
                     Rising::Up(pair) => someone_gone(error, pair),
@@ -225,11 +227,12 @@ impl Request {
     }
 }
 
-/// The pair of an accept.
+/// The pair of a request that was accepted.
 #[derive(Debug)]
 pub(super) enum Rising<B, T> {
     Up(QueuePair<B, ReadyToSend, T>),
-    /// On iWARP the device moves the pair later, and the pair then gets this depth of reads.
+    /// On iWARP the device moves the pair to Ready To Send later. The depth is the number of reads that the pair may
+    /// then start at once.
     ByDevice(QueuePair<B, Init, T>, ReadDepth),
 }
 
@@ -286,7 +289,7 @@ impl<B: Brand, T: Reliable> Accepting<B, T> {
             Rising::Up(pair) => pair,
             Rising::ByDevice(pair, starts) => match pair.moved_by_cm(starts) {
                 Ok(pair) => pair,
-                // The peer may have ended since.
+                // The peer may have ended since it was connected.
                 Err(error) => {
                     let cause = why_not_adopted(&self.id.events, Phase::Accepting, error.source);
                     return Err(Failed { value: errored(error.queue_pair), cause });
