@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 /// A queue pair in Ready To Send, connected to a peer by rdma_cm.
 ///
-/// Post on `pair`, as on any queue pair. When the peer disconnects or its process ends, only rdma_cm learns of that:
-/// the device keeps waiting for messages. So a program that waits for messages calls [`poll_end`](Self::poll_end) now
-/// and then, or has a thread that waits in [`wait_end`](Self::wait_end). When the connection has ended, either call
-/// moves the pair to Error, so that every request in flight comes back as flushed.
+/// Post on `pair`, as on any queue pair. When the peer disconnects or its process ends, most devices do not notice:
+/// only rdma_cm learns of it, and the device keeps waiting for messages. So a program that waits for messages calls
+/// [`poll_end`](Self::poll_end) now and then, or has a thread that waits in [`wait_end`](Self::wait_end). When the
+/// connection has ended, either call moves the pair to Error, so that every request in flight comes back as flushed.
 ///
 /// Dropping it disconnects and destroys the pair.
 #[derive(Debug)]
@@ -114,7 +114,8 @@ impl Link {
     }
 
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
-        // After the end there is nothing to wait for. This only takes the events of other identifiers from the channel.
+        // After the end there is nothing to wait for. The loop still takes the events of other identifiers from the
+        // channel.
         let patience = if self.end.is_some() { Patience::None } else { patience };
         loop {
             let found = match next(&self.id.events, Phase::Connected, patience) {
@@ -157,8 +158,8 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
         self.link.peer_address()
     }
 
-    /// Returns the cause if the connection has ended and this side did not end it. The pair has then been moved to
-    /// Error.
+    /// Returns the cause if the connection has ended and this side did not end it. In that case the call has moved the
+    /// pair to Error.
     ///
     /// # Errors
     ///
@@ -229,7 +230,7 @@ pub struct Disconnected<B, T = ReliableConnection> {
     /// The queue pair: drain it to get every buffer back.
     pub pair: QueuePair<B, Errored, T>,
     id: Identifier,
-    /// rdma_cm has taken the disconnect.
+    /// `rdma_disconnect` has succeeded, and need not be called again.
     is_told: bool,
     /// The pair's number may be used again.
     is_free: bool,
@@ -252,7 +253,7 @@ impl<B: Brand, T: Reliable> Disconnected<B, T> {
         }
         let deadline = Instant::now().checked_add(timeout);
         loop {
-            // An earlier call, or a poll of the connection, may have taken the event that says so.
+            // An earlier call, or a poll of the connection, may have taken the event of the removal.
             if self.id.events.is_removed() {
                 return Ok(false);
             }
@@ -269,8 +270,8 @@ impl<B: Brand, T: Reliable> Disconnected<B, T> {
             match self.id.events.wait(deadline)?.map(|event| event.kind) {
                 None | Some(RawEventKind::DEVICE_REMOVAL) => return Ok(false),
                 Some(RawEventKind::TIMEWAIT_EXIT) => self.is_free = true,
-                // If both sides began to disconnect at the same time, each has to answer the other. In all other cases
-                // this does nothing.
+                // If both sides began to disconnect at the same time, each has to answer the other with one more
+                // disconnect. In all other cases the second call does nothing.
                 Some(RawEventKind::DISCONNECTED) => self.is_told = false,
                 Some(_) => {}
             }
