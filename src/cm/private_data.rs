@@ -168,7 +168,7 @@ mod tests {
     /// Tries each length that a header may claim, with each number of bytes that may arrive.
     #[test]
     fn whatever_a_peer_claims_is_framed_within_what_arrived() {
-        // Miri is slow: it runs the boundaries only.
+        // Miri is slow: it tries only each 51st value.
         let step = if cfg!(miri) { 51 } else { 1 };
         for claimed in (0..=u8::MAX).step_by(step) {
             for arrived in (0..=256).step_by(step) {
