@@ -214,7 +214,7 @@ impl RejectReason {
     pub const CONSUMER: Self = Self(28);
     /// Nobody listens on that port.
     pub const NO_SUCH_SERVICE: Self = Self(8);
-    /// The peer still has a connection of a queue pair with that number.
+    /// The peer still has a connection with a queue pair that had the same number.
     pub const STALE_CONNECTION: Self = Self(10);
 }
 
