@@ -42,7 +42,7 @@ use models::{Waker, descriptor, until_readable};
 pub struct Channel(pub(super) Arc<Inbox>);
 
 impl Channel {
-    /// Opens a channel for identifiers on the device of `context`. With librdmacm, they may also be used for the
+    /// Opens a channel for identifiers on the device of `context`. With librdmacm, these identifiers may also use the
     /// machine's other devices.
     ///
     /// # Errors
@@ -127,7 +127,8 @@ impl Channel {
         failed.map_or(Ok(may_have_more), Err)
     }
 
-    /// The time after which somebody must look for events again, although the kernel does not say so: soft devices.
+    /// The time after which the channel must be polled even if its descriptor is not readable. Only soft devices have
+    /// such a time.
     #[cfg(feature = "aio")]
     pub(crate) fn next_timer(&self) -> Option<Duration> {
         self.0.raw.next_timer()
@@ -200,7 +201,7 @@ struct MailBox {
 }
 
 impl Mail {
-    /// A new key with its box.
+    /// Adds a box under a new key, and returns the key.
     fn add(&mut self) -> u64 {
         self.last_key += 1;
         self.boxes.insert(self.last_key, MailBox::default());
@@ -213,8 +214,8 @@ impl Mail {
         Some(event)
     }
 
-    /// Puts an event into its box. `later` gets the event if its identifier has ended, or if it is a request beyond the
-    /// limit; and the task that waits for it.
+    /// Puts an event into the box of its identifier, and the task that waits for the event into `later`. If the
+    /// identifier has ended, or the event is a request beyond the limit, the event goes into `later` instead.
     fn put(&mut self, event: RawEvent, later: &mut Later) {
         let Some(found) = self.boxes.get_mut(&event.key) else { return later.strays.push(event) };
         let is_request = |event: &RawEvent| event.kind == RawEventKind::CONNECT_REQUEST;
@@ -249,9 +250,9 @@ const BATCHES: usize = 16;
 /// What is left to do after the lock is released.
 #[derive(Default)]
 struct Later {
-    /// Events that have no box, to be dropped: dropping a request rejects it, which takes time.
+    /// Events to drop, since no box takes them. Dropping a request rejects it, which takes time.
     strays: Vec<RawEvent>,
-    /// Tasks whose event has come, to be woken: that runs code of their runtime.
+    /// Tasks to wake, since their event has arrived. Waking a task runs code of its runtime.
     tasks: Vec<TaskWaker>,
 }
 
@@ -268,7 +269,7 @@ impl Drop for Later {
     }
 }
 
-/// The tasks that are not woken yet. The drop of this wakes them, also if it is run by the panic of a waker.
+/// The tasks that are not woken yet. Its drop wakes them, so they are woken even if an earlier waker panics.
 struct Rest(vec::IntoIter<TaskWaker>);
 
 impl Drop for Rest {
@@ -279,7 +280,7 @@ impl Drop for Rest {
 
 /// What `sort` took from the channel, besides the events that it put into boxes.
 struct Sorted {
-    /// Dropped after the lock is released.
+    /// The caller drops this after it has released the lock.
     strays: Later,
     /// The error that stopped `sort` early. The event of some identifier may be lost with it.
     failed: Option<VerbError>,
@@ -304,7 +305,7 @@ impl Inbox {
                 Ok(None) => break,
                 Err(error) => {
                     failed = Some(error);
-                    // Nobody knows whose event it was.
+                    // The lost event may be that of any identifier, so wake every task.
                     strays.tasks.extend(mail.boxes.values_mut().filter_map(|found| found.task.take()));
                     break;
                 }
@@ -330,7 +331,7 @@ impl Inbox {
         drop(later);
     }
 
-    /// Lets the threads that wait look into their boxes.
+    /// Wakes the threads that wait, so that each checks its box.
     fn wake_threads(&self, mail: &Mail) {
         self.turn.notify_all();
         if mail.has_sleeper {
@@ -357,11 +358,11 @@ impl Inbox {
         Ok(None)
     }
 
-    /// Whether rdma_cm has told that the device of an identifier was removed.
+    /// Whether rdma_cm has reported that the device of an identifier was removed.
     fn is_removed(&self, key: u64) -> bool {
         for _ in 0..BATCHES {
             let mut mail = self.lock();
-            // An error is ignored: whoever called this has another one to report.
+            // Ignore an error: the next poll or wait reports it if it lasts.
             let Sorted { strays, failed: _ } = self.sort(&mut mail);
             let is_removed = mail.boxes.get(&key).is_some_and(|found| found.is_removed);
             let may_have_more = mail.may_have_more;
@@ -388,7 +389,7 @@ impl Inbox {
                     // The event goes first. A failure that lasts comes again at the next call.
                     (Some(event), _) => return Ok(Some(event)),
                     (None, Some(error)) => return Err(error),
-                    // The deadline has passed, although events of other identifiers keep arriving.
+                    // Check the deadline here too: events of other identifiers may keep arriving.
                     (None, None) if left().is_zero() => return Ok(None),
                     (None, None) => {}
                 }
@@ -399,8 +400,9 @@ impl Inbox {
             if left.is_zero() {
                 return Ok(None);
             }
-            // The thread that sleeps on the descriptor may have looked before this timer was set. The look of this
-            // thread has then taken the signal that was to wake it.
+            // Soft devices: a new timer makes the descriptor readable, so that the thread that sleeps on it computes
+            // its timeout again. But the `sort` of this thread may have cleared the descriptor before that thread woke.
+            // So this thread also sleeps no longer than the timer.
             let at_most = self.raw.next_timer().map_or(left, |timer| left.min(timer));
             if mail.has_sleeper {
                 mail = self.turn.wait_timeout(mail, at_most).unwrap_or_else(PoisonError::into_inner).0;
@@ -417,7 +419,7 @@ impl Inbox {
         }
     }
 
-    /// Drops the events of an identifier that ends. Later events of it find no box.
+    /// Drops the events of an identifier that ends. Its later events find no box.
     fn end(&self, key: u64) {
         let unread = self.lock().boxes.remove(&key);
         self.lock().tell_loop();
@@ -428,7 +430,8 @@ impl Inbox {
 /// The longest sleep of a thread that waits for ever. It checks its box after each sleep.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// The events of one identifier. The clone of another thread takes them too, and finds none after the identifier ended.
+/// The events of one identifier. A clone, which another thread may hold, takes events from the same box. After the
+/// identifier has ended, it finds none.
 #[derive(Clone)]
 pub(crate) struct Events {
     key: u64,
@@ -444,13 +447,13 @@ impl Events {
         self.inbox.wait(self.key, deadline)
     }
 
-    /// The cause of a call of this identifier that failed: its device was removed, or the error itself. After a
-    /// removal, rdma_cm answers calls with many errors.
+    /// Why a call of this identifier failed: its device was removed, or `error` itself. After a removal, calls of
+    /// rdma_cm fail with many different errors, so the error does not show the removal.
     pub(super) fn cause_of(&self, error: VerbError) -> Cause {
         if self.is_removed() { Cause::DeviceRemoved } else { Cause::Call(error) }
     }
 
-    /// Whether rdma_cm has told that its device was removed.
+    /// Whether rdma_cm has reported that the identifier's device was removed.
     pub(super) fn is_removed(&self) -> bool {
         self.inbox.is_removed(self.key)
     }
@@ -471,7 +474,8 @@ impl Events {
         }
     }
 
-    /// Wakes `task` when the next event has come. False if there is one already.
+    /// Keeps `task`, to wake it when the next event arrives. Returns false if an event is there already, or if the
+    /// identifier has ended.
     #[cfg(feature = "aio")]
     pub(crate) fn wake_by_next(&self, task: &TaskWaker) -> bool {
         let task = task.clone();
@@ -486,7 +490,7 @@ impl Events {
         true
     }
 
-    /// Says whether the identifier is in a state that has a `poll`.
+    /// Records whether the identifier is in a state that has a `poll`.
     pub(super) fn set_polled(&self, is_polled: bool) {
         let mut mail = self.inbox.lock();
         if let Some(found) = mail.boxes.get_mut(&self.key)
@@ -519,8 +523,8 @@ pub(crate) struct Identifier {
 }
 
 impl Identifier {
-    /// The identifier that came with a connect request. (It has no events before its accept, so none was lost before it
-    /// had a box.)
+    /// The identifier that came with a connect request. Before its accept it has no events, except the removal of its
+    /// device. A removal that came before it had a box was dropped; its calls then fail.
     pub(super) fn of_request(new: NewId, listener: &Self) -> Self {
         let NewId { raw, key } = new;
         let inbox = Arc::clone(&listener.events.inbox);
@@ -532,7 +536,8 @@ impl Identifier {
 impl Drop for Identifier {
     fn drop(&mut self) {
         if self.raw.ends_with_event() {
-            // An error is ignored: the next thread that takes an event gets it again.
+            // The peer's answer may be in the channel already: take it. An error is ignored: the next thread that takes
+            // an event gets it again.
             drop(self.events.poll());
         }
         self.events.inbox.end(self.events.key);
@@ -553,7 +558,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
 
-    /// A waker that panics the first time, and counts.
+    /// A waker that counts its calls, and panics in the first one.
     struct Fuse(AtomicUsize);
 
     impl Wake for Fuse {
