@@ -125,11 +125,11 @@ mod tests {
         }
     }
 
-    /// Two identifiers.
+    /// The keys of two identifiers.
     const ONE: u64 = 1;
     const OTHER: u64 = 2;
 
-    /// An inbox with the boxes of both.
+    /// An inbox with the boxes of both identifiers.
     fn inbox() -> Arc<Inbox> {
         let mut mail = Mail::default();
         assert_eq!([mail.add(), mail.add()], [ONE, OTHER]);
@@ -165,8 +165,8 @@ mod tests {
         });
     }
 
-    /// One of the two threads sleeps on the descriptor. Whichever event arrives first, the other thread still gets its
-    /// event after the first one has returned.
+    /// One thread sleeps on the descriptor, and the other sleeps on `turn`. After the first thread has taken its event
+    /// and returned, the second thread still gets its own event.
     #[test]
     fn no_event_is_slept_over() {
         model(3, [|inbox| wait(inbox, ONE), |inbox| wait(inbox, OTHER)], &[OTHER, ONE]);
