@@ -1,5 +1,5 @@
-//! Hostile peers: they make calls of rdma_cm that the types of this module do not allow. No request of theirs does more
-//! than to fail, and the listener goes on.
+//! Hostile peers: they make calls of rdma_cm that the types of this module do not allow. Such a peer can only make its
+//! own connection fail. The listener goes on.
 
 use super::*;
 use crate::provider::cm::{Parameters as RawParameters, RawChannel, RawEvent, RawEventKind as Kind};
@@ -47,7 +47,7 @@ impl Victim {
         self.listener.next(WAIT).unwrap()
     }
 
-    /// The request of a peer that has connected; `None` if its lie was noticed before the victim had it.
+    /// The request of a peer that has called connect; `None` if rdma_cm refused the request before the victim got it.
     fn request_of(&mut self, peer: &Peer) -> Option<Request> {
         let start = Instant::now();
         loop {
@@ -68,7 +68,7 @@ impl Victim {
         request.accept(self.pair(), &Parameters::default(), &AcceptData::none())
     }
 
-    /// A peer that does as it should is still served.
+    /// An honest peer is still served.
     fn serves_a_friend(&mut self) {
         let mark = ConnectData::framed(b"friend").unwrap();
         let (at, pair) = (self.at, self.pair());
@@ -77,7 +77,7 @@ impl Victim {
         thread::scope(|scope| {
             let client = scope.spawn(move || connect(at, pair, &mark, WAIT).unwrap());
             let request = loop {
-                // The requests of hostile peers may come before.
+                // The requests of hostile peers may arrive first.
                 let request = self.request();
                 if request.data().framed() == Some(&b"friend"[..]) {
                     break request;
@@ -131,7 +131,7 @@ impl Peer {
         event
     }
 
-    /// Answers the accept of the victim as it should.
+    /// Answers the accept of the victim, as an honest peer does.
     fn finish(&mut self) {
         if self.expect(&[Kind::CONNECT_RESPONSE, Kind::ESTABLISHED]).kind == Kind::CONNECT_RESPONSE {
             self.id.establish().unwrap();
@@ -159,7 +159,7 @@ fn lies_about_depths(victim: &mut Victim) {
         let (mut peer, pair) = (Peer::of(victim), victim.pair());
         let [responder_resources, initiator_depth] = depths;
         let lie = RawParameters { responder_resources, initiator_depth, ..offer(&pair, b"") };
-        // rdma_cm or the device may refuse.
+        // rdma_cm or the device may refuse these depths.
         if peer.id.connect(&lie).is_err() {
             continue;
         }
@@ -182,7 +182,7 @@ fn lies_about_depths(victim: &mut Victim) {
     }
 }
 
-/// The peer sends no private data, as many as rdma_cm takes, or data whose length is a lie.
+/// The peer sends no private data, as many bytes as rdma_cm takes, or data with a false length.
 fn lies_about_private_data(victim: &mut Victim) {
     static LONG: [u8; 255] = [b'x'; 255];
     for data in [b"", &LONG[..1], &LONG[..56], &LONG[..57], &LONG, b"IP\xff", b"IP\x36short", b"IP"] {
@@ -204,7 +204,7 @@ fn lies_about_private_data(victim: &mut Victim) {
     }
 }
 
-/// The peer names a pair that is not there.
+/// The peer names a queue pair that does not exist.
 fn lies_about_its_pair(victim: &mut Victim) {
     for number in [0, 0x00ff_fffe, u32::MAX] {
         let (mut peer, pair) = (Peer::of(victim), victim.pair());
@@ -234,7 +234,7 @@ enum Moment {
 fn ends_in_between(victim: &mut Victim) {
     use Moment::{AfterTheAccept, AfterTheAnswer, AfterTheConnection, BeforeTheAccept, BeforeTheRequestIsTaken};
     let moments = [BeforeTheRequestIsTaken, BeforeTheAccept, AfterTheAccept, AfterTheAnswer, AfterTheConnection];
-    // It ends by its process, or by `rdma_disconnect`; or it does nothing.
+    // `how`: 0 destroys the peer's identifier, as when its process ends; 1 calls `rdma_disconnect`; 2 does nothing.
     for (moment, how) in moments.into_iter().flat_map(|moment| [0, 1, 2].map(|how| (moment, how))) {
         let (peer, pair) = (Peer::of(victim), victim.pair());
         let mut peer = Some(peer);
@@ -243,7 +243,7 @@ fn ends_in_between(victim: &mut Victim) {
             if at == moment && how == 0 {
                 peer = None;
             } else if at == moment && how == 1 {
-                // It may be refused.
+                // The call may be refused.
                 let _ = peer.as_mut().unwrap().id.disconnect();
             } else if at == AfterTheAccept
                 && moment > AfterTheAccept
