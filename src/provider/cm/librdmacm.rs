@@ -1,16 +1,17 @@
 //! rdma_cm through librdmacm.
 //!
 //! librdmacm has tables that all channels and identifiers of the process share, with a lock around insertion and none
-//! around removal. When the last event of an identifier is acknowledged, a destroy that waited for it continues, but
-//! librdmacm touches the identifier once more after that. So one lock of ours ([`LIBRARY`]) is held while an identifier
-//! is made or destroyed, and while an event is taken. Taking an event writes members of identifiers: the lock is also
-//! held while these are read, and in other calls that write them.
+//! around removal. When the last event of an identifier is acknowledged, an `rdma_destroy_id` that waits for that
+//! continues and may free the identifier, but the thread that acknowledges still uses the identifier once more. So one
+//! lock of ours ([`LIBRARY`]) is held while an identifier is made or destroyed, and while an event is taken. Taking an
+//! event writes members of identifiers. So the lock is also held while these members are read, and in other calls that
+//! write them.
 //!
 //! Nothing may block for long under that lock. One call would: on iWARP, `rdma_destroy_id` waits until the peer has
 //! answered the connect or accept of the identifier, which may take ten seconds or as long as the peer likes. So such
-//! an identifier becomes a [departing](Departing) one: whoever takes its answer destroys it. If the program has
-//! dropped the channel, a [thread](reap) of this library takes the answer. The thread ends with the last such
-//! identifier.
+//! an identifier becomes a [departing](Departing) one: the thread that takes the peer's answer destroys it. If the
+//! program has dropped the channel, a [thread](reap) of this library takes the answer. The thread ends with the last
+//! such identifier.
 #![allow(unsafe_code, reason = "calls librdmacm")]
 
 use super::{
@@ -36,7 +37,7 @@ use std::{fmt, fs, io, mem, ptr, ptr::NonNull, slice, thread};
 /// Serialises calls of librdmacm; the documentation of this module says which.
 static LIBRARY: Mutex<()> = Mutex::new(());
 
-/// The lock of the library, held.
+/// Shows that the lock of the library is held.
 struct Library {
     _lock: MutexGuard<'static, ()>,
 }
@@ -134,7 +135,7 @@ impl Handle {
     }
 
     /// Takes an event, if there is one, passes it to `read`, and acknowledges it. Also destroys the departing
-    /// identifiers that have had their answer.
+    /// identifiers that no longer wait for a peer.
     fn take<R>(
         &self,
         departing: &Mutex<Vec<Departing>>,
@@ -151,8 +152,8 @@ impl Handle {
             destroy_answered(&mut departing, &library);
         }
         drop(departing);
-        // The lock must be released before `seen` may be dropped: a new identifier in `seen` takes the lock when it is
-        // dropped.
+        // If the acknowledgement has failed, `seen` is dropped here. A new identifier in `seen` takes the lock when it
+        // is dropped, so release the lock first.
         drop(library);
         acknowledged.map(|()| Some(seen))
     }
@@ -228,7 +229,7 @@ impl<'l> TakenEvent<'l> {
     }
 }
 
-/// An identifier that the program has dropped, and that is destroyed after its answer.
+/// An identifier that the program has dropped. It is destroyed after the peer has answered it.
 struct Departing {
     id: OwnedId,
     waiting: Waiting,
@@ -242,7 +243,7 @@ fn destroy_answered(departing: &mut Vec<Departing>, library: &Library) {
     }
 }
 
-/// What has happened to a departing identifier: whether its destroy would still wait for the peer.
+/// What has happened to a departing identifier. This tells whether `rdma_destroy_id` would still wait for the peer.
 #[derive(Clone, Copy, Default)]
 struct Waiting {
     is_answered: bool,
@@ -265,7 +266,7 @@ impl Waiting {
     }
 }
 
-/// Whether an event reports the end of a connect or of an accept.
+/// Whether an event shows that the peer has answered a connect or an accept, or that the attempt has ended.
 fn is_answer(event: RawEventKind) -> bool {
     (RawEventKind::CONNECT_RESPONSE.0..=RawEventKind::DISCONNECTED.0).contains(&event.0)
 }
@@ -276,7 +277,7 @@ const REMOVED_FOR: Duration = Duration::from_secs(15);
 /// An event channel of the program. Each identifier keeps it alive.
 struct Channel {
     handle: Arc<Handle>,
-    /// The identifiers that the program has dropped, and that are destroyed after their answer.
+    /// The identifiers that the program has dropped, and that wait for the peer's answer.
     departing: Mutex<Vec<Departing>>,
 }
 
@@ -325,7 +326,7 @@ static ORPHANS: Mutex<Orphans> = Mutex::new(Orphans { channels: Vec::new(), are_
 
 struct Orphans {
     channels: Vec<Orphan>,
-    /// Whether the thread is running.
+    /// Whether the thread that runs [`reap`] is running.
     are_looked_after: bool,
 }
 
@@ -451,8 +452,9 @@ struct OwnedId {
     is_alive: bool,
 }
 
-/// Methods that call the function of librdmacm with that name. In the call, `_` is the identifier. A call has the
-/// argument `_library`, the held lock, if it writes members that taking an event also writes.
+/// Makes a method for each named function of librdmacm. In the call, `_` is the identifier. A method has the argument
+/// `_library`, the held lock, if its function writes members that taking an event also writes, or waits for
+/// acknowledgements.
 macro_rules! calls {
     ($($(#[$doc:meta])* fn $method:ident($($argument:ident: $type:ty),*)
         = $call:ident(_ $(, $passed:expr)*);)*) => {$(
@@ -488,7 +490,8 @@ impl OwnedId {
         self.is_alive.then(|| unsafe { *self.raw.0.as_ptr() })
     }
 
-    /// The identifier as one that is bound to a device. Several functions of librdmacm use the device without a check.
+    /// Checks that the identifier is bound to a device. Several functions of librdmacm use the device without that
+    /// check.
     fn bound(&mut self, call: &'static str) -> Result<BoundId<'_>, VerbError> {
         match self.members(&Library::lock()) {
             Some(members) if !members.verbs.is_null() => Ok(BoundId(self)),
@@ -498,8 +501,8 @@ impl OwnedId {
 
     calls! {
         fn bind(_library: &Library, address: &mut Address) = rdma_bind_addr(_, address.as_ptr());
-        /// The call writes members after its request to the kernel. Meanwhile another thread may take the event that
-        /// answers the request. `source` may be missing.
+        /// The call writes members after its request to the kernel. Without the lock, another thread could take the
+        /// event that answers the request meanwhile. `source` may be missing.
         fn resolve_addr(_library: &Library, source: Option<&mut Address>, to: &mut Address, timeout: i32)
             = rdma_resolve_addr(_, source.map_or(ptr::null_mut(), Address::as_ptr), to.as_ptr(), timeout);
         /// The call reads the address again, into members that are also written when an event is taken.
@@ -512,14 +515,14 @@ impl OwnedId {
             = rdma_set_option(_, 0, option, ptr::from_mut(value).cast(), mem::size_of::<u8>());
         fn set_number(option: i32, value: &mut i32)
             = rdma_set_option(_, 0, option, ptr::from_mut(value).cast(), mem::size_of::<i32>());
-        /// The call waits for events that are taken and not acknowledged. Under the lock there are none.
+        /// The call waits until each event that was taken is acknowledged. Under the lock, each one is.
         fn leave(_library: &Library, group: &mut Address) = rdma_leave_multicast(_, group.as_ptr());
     }
 
     /// `rdma_init_qp_attr`: fills in `attributes`, and returns the mask of the filled members.
     fn pair_attributes(&self, attributes: &mut ibv_qp_attr) -> Result<ibv_qp_attr_mask, VerbError> {
         let (id, mut mask) = (self.alive("rdma_init_qp_attr")?, 0);
-        // SAFETY: the identifier is alive (0); both may be written.
+        // SAFETY: the identifier is alive (0). Both pointers may be written.
         checked("rdma_init_qp_attr", unsafe { sys::rdma_init_qp_attr(id, attributes, &mut mask) })?;
         Ok(ibv_qp_attr_mask(mask.cast_unsigned()))
     }
@@ -562,8 +565,8 @@ struct Id {
     channel: Arc<Channel>,
     /// On iWARP: the identifier has sent a connect or an accept, and its destroy would wait until the peer answers.
     waits_by_iwarp: bool,
-    /// The groups that the identifier is a member of. For a group that was not left, librdmacm does not free its
-    /// memory.
+    /// The groups that the identifier is a member of. librdmacm frees the memory of a membership only when the
+    /// identifier leaves the group.
     groups: Vec<SocketAddr>,
 }
 
@@ -577,8 +580,8 @@ impl fmt::Debug for Id {
 impl Drop for Id {
     fn drop(&mut self) {
         let library = Library::lock();
-        // The check and the push happen under one hold of the lock: if another thread took the answer in between, no
-        // event might come any more, and nobody would destroy the identifier.
+        // The check and the push happen under one hold of the lock: if another thread took the answer in between,
+        // perhaps no event would follow, and nobody would destroy the identifier.
         if self.awaits_answer(&library) {
             let is_removed = self.raw.members(&library).is_some_and(|id| id.context.addr() as u64 & REMOVED != 0);
             let waiting = Waiting { removed: is_removed.then(Instant::now), ..Waiting::default() };
@@ -603,7 +606,7 @@ impl Id {
         self.raw.members(&Library::lock())
     }
 
-    /// Whether its destroy waits for an answer that nobody has taken.
+    /// Whether `rdma_destroy_id` would wait for an answer of the peer: no thread has taken one yet.
     fn awaits_answer(&self, library: &Library) -> bool {
         let is_answered = |id: rdma_cm_id| id.context.addr() as u64 & ANSWERED != 0;
         self.waits_by_iwarp && !self.raw.members(library).is_some_and(is_answered)
@@ -621,7 +624,7 @@ impl RawId for Id {
     }
 
     fn resolve_route(&mut self, timeout: Duration) -> Result<(), VerbError> {
-        // Linux refuses 0 here, although it takes 0 for an address.
+        // Linux refuses a timeout of 0 here, although `rdma_resolve_addr` takes one.
         self.raw.bound("rdma_resolve_route")?.resolve_route(millis(timeout).max(1))
     }
 
@@ -772,8 +775,8 @@ impl Address {
     }
 }
 
-/// Reads an address that C wrote; `None` if it is empty or not an IP address. The `storage` may hold an IPv4 address:
-/// its number is where an IPv6 address has the flow.
+/// Reads an address that C wrote; `None` if it is empty or not an IP address. `storage` may also hold an IPv4 address:
+/// the four bytes of that address lie where an IPv6 address has its flow information.
 fn read(storage: &sockaddr_in6) -> Option<SocketAddr> {
     const {
         assert!(mem::offset_of!(sockaddr_in, sin_family) == mem::offset_of!(sockaddr_in6, sin6_family));
@@ -810,7 +813,7 @@ mod tests {
         check_devices(44, || vec![device("a", 7)]).unwrap();
     }
 
-    /// A removal that comes before the answer does not end the wait: the destroy would still block.
+    /// A removal that comes before the answer does not end the wait at once: a destroy would still block for a while.
     #[test]
     fn a_departing_identifier_waits_for_its_answer_or_for_some_time_after_a_removal() {
         let start = Instant::now();
