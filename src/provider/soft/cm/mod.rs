@@ -5,8 +5,8 @@
 //! identifiers are timers of the fabric.
 //!
 //! This rdma_cm behaves like librdmacm and its kernel part on soft-RoCE, and pads private data in the same way. A call
-//! in a wrong state, for which librdmacm ends the process, returns `EINVAL` here. The queue pairs belong to the
-//! program: rdma_cm exchanges their numbers and gives attributes. On a fabric like soft iWARP it also moves the pairs.
+//! in a wrong state that would crash librdmacm returns `EINVAL` here. The queue pairs belong to the program: rdma_cm
+//! exchanges their numbers and gives attributes. On a fabric like soft iWARP it also moves the pairs.
 #![forbid(unsafe_code)]
 
 // | module | what |
@@ -21,7 +21,7 @@ mod attributes;
 mod calls;
 mod wire;
 
-// Not under Miri: this module is safe code, and Miri needs long for the tests. The tests in `tests/cm*` run it too.
+// Not under Miri, which is slow: this module is safe code, and the tests in `tests/cm*` run it too.
 #[cfg(all(test, not(miri)))]
 mod tests;
 
@@ -53,7 +53,7 @@ pub(super) struct Cm {
     last_id: u64,
     /// The last port that was chosen for an identifier.
     last_port: u16,
-    /// The queue of work, in order.
+    /// The units of work that are not done yet, oldest first.
     work: VecDeque<Work>,
     /// Chooses the first packet number of each connection.
     random: Random,
@@ -186,7 +186,7 @@ struct Id {
     listener: Option<u64>,
     /// The identifier at the other end of the connection.
     peer: Option<u64>,
-    /// The peer has given up before this side accepted. The program learns of it when it accepts.
+    /// The peer has given up before this side answered. The accept or reject of the program then fails.
     peer_is_gone: bool,
     /// A fault made the program vanish: the identifier sends and receives no messages.
     is_vanished: bool,
