@@ -238,7 +238,7 @@ impl State {
         if peer_is_gone {
             id.rest(Phase::Dead);
             if self.is_iwarp() && !is_datagram {
-                // The device moves the pair first. Only when the device then answers does it find out that the peer has
+                // The device moves the pair before it answers the peer. The answer then fails, because the peer has
                 // ended.
                 self.cm_raise_pair(number)?;
                 self.cm.id_mut(number)?.pair = None;
@@ -252,7 +252,7 @@ impl State {
             return Ok(());
         }
         if self.is_iwarp() {
-            // The device serves as many reads as were asked for.
+            // The device serves as many reads as the peer asked for.
             let mut offer = offer;
             offer.serves = offer.serves.max(link.serves);
             self.cm.id_mut(number)?.own.serves = offer.serves;
@@ -291,7 +291,7 @@ impl State {
         Ok(())
     }
 
-    /// Rejects a request, which ends it.
+    /// Rejects a request. Its identifier can then only be destroyed.
     fn cm_refuse(&mut self, number: u64, data: Vec<u8>) {
         let Ok(id) = self.cm.id_mut(number) else { return };
         id.rest(Phase::Dead);
