@@ -46,7 +46,7 @@ impl State {
         };
         let is_init = to == ibv_qp_state::IBV_QPS_INIT;
         match id.phase {
-            // Linux gives these attributes for each requested state.
+            // For datagrams, Linux gives these attributes whatever the requested state is.
             Bound | ResolvingAddress | AddressResolved | ResolvingRoute | RouteResolved | Connecting | Connected
             | Requested | Accepted
                 if id.space == PortSpace::Udp =>
@@ -105,7 +105,7 @@ impl State {
     }
 
     pub(super) fn cm_break(&mut self, (pair, epoch): HeldPair) {
-        // The program may have destroyed the pair, and its number may belong to another pair now.
+        // The program may have destroyed the pair, and its index may belong to another pair now.
         if self.pairs.get(pair).is_some_and(|pair| pair.epoch == epoch) {
             self.enter_error(pair);
         }
