@@ -41,7 +41,7 @@ pub(super) enum Work {
     RouteResolved(u64),
     Joined(u64, IpAddr),
     Carry(Message),
-    /// On iWARP: the device moves the pair of a connection that was not made to Error.
+    /// On iWARP: the connection was not made, so the device moves the pair to Error.
     Break(HeldPair),
 }
 
@@ -198,7 +198,7 @@ impl State {
                 if is_first {
                     self.cm.tell(to, RawEventKind::DISCONNECTED, 0);
                 }
-                // The second condition: both sides began to disconnect at the same time.
+                // The second condition holds if both sides began to disconnect at the same time.
                 if is_first || self.cm.advance(to, Phase::Disconnected, Phase::Resting) {
                     self.cm_let_rest(to);
                 }
@@ -287,7 +287,7 @@ impl State {
         let gid = self.gid_of(device);
         let Ok(id) = self.cm.id_mut(number) else { return };
         if id.phase == Phase::Connected && !is_iwarp {
-            // A retransmission: the peer has not received the last message, so send it again.
+            // A retransmission: the peer has not received this side's last message, so send that again.
             self.cm.post(number, What::Ready);
             return;
         }
@@ -447,8 +447,8 @@ struct Asked {
 }
 
 impl Cm {
-    /// If an identifier holds a pair, lets the device move the pair to Error later. Before that, the program may
-    /// already learn why the connection was not made.
+    /// If an identifier holds a pair, lets the device move the pair to Error later. The program may learn before that
+    /// why the connection was not made.
     fn break_later(&mut self, number: u64) {
         if let Some(pair) = self.ids.get_mut(&number).and_then(|id| id.pair.take()) {
             self.work.push_back(Work::Break(pair));
