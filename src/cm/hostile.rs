@@ -1,4 +1,4 @@
-//! Hostile peers: they make calls of rdma_cm that the types of this module do not allow. Such a peer can only make its
+//! Hostile peers: they make calls of rdma_cm that the types of this module do not allow. At most, such a peer makes its
 //! own connection fail. The listener goes on.
 
 use super::*;
