@@ -326,7 +326,7 @@ impl State {
         self.cm.push(Event { id: number, kind, status: 0, parameters, request: None });
     }
 
-    /// The answer to a lookup.
+    /// Handles the answer to a lookup.
     fn cm_found(&mut self, number: u64, device: usize, status: i32, offer: Offer) {
         let gid = self.gid_of(device);
         if !self.cm.advance(number, Phase::Connecting, if status == 0 { Phase::Connected } else { Phase::Dead }) {
