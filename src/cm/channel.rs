@@ -523,8 +523,9 @@ pub(crate) struct Identifier {
 }
 
 impl Identifier {
-    /// The identifier that came with a connect request. Before its accept it has no events, except the removal of its
-    /// device. A removal that came before it had a box was dropped; its calls then fail.
+    /// The identifier that came with a connect request. It has no events before its accept: Linux drops them. Only a
+    /// soft device reports its removal before that. If the identifier had no box then, the event was dropped, and the
+    /// accept fails.
     pub(super) fn of_request(new: NewId, listener: &Self) -> Self {
         let NewId { raw, key } = new;
         let inbox = Arc::clone(&listener.events.inbox);
