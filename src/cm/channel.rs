@@ -195,7 +195,7 @@ struct MailBox {
 }
 
 impl Mail {
-    /// A new key with its box.
+    /// Adds a box under a new key, and returns the key.
     fn add(&mut self) -> u64 {
         self.last_key += 1;
         self.boxes.insert(self.last_key, MailBox::default());

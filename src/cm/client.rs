@@ -324,7 +324,7 @@ impl Resolved {
 pub struct Connecting<B, T = ReliableConnection> {
     pub(super) asked: Asked<B, T>,
     parameters: Parameters,
-    /// The depths that were asked for: how many reads this side serves, and how many it starts.
+    /// The depths that this side asks for: how many reads it serves, and how many it starts.
     depths: [ReadDepth; 2],
     /// On iWARP the device moves the pair by itself, at any time.
     is_iwarp: bool,

@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 /// A queue pair in Ready To Send, connected to a peer by rdma_cm.
 ///
-/// Post on `pair`, as on any queue pair. When the peer disconnects or its process ends, only rdma_cm learns of that:
-/// the device keeps waiting for messages. So a program that waits for messages calls [`poll_end`](Self::poll_end) now
-/// and then, or has a thread that waits in [`wait_end`](Self::wait_end). When the connection has ended, either call
-/// moves the pair to Error, so that every request in flight comes back as flushed.
+/// Post on `pair`, as on any queue pair. When the peer disconnects or its process ends, most devices do not notice:
+/// only rdma_cm learns of it, and the device keeps waiting for messages. So a program that waits for messages calls
+/// [`poll_end`](Self::poll_end) now and then, or has a thread that waits in [`wait_end`](Self::wait_end). When the
+/// connection has ended, either call moves the pair to Error, so that every request in flight comes back as flushed.
 ///
 /// Dropping the connection disconnects, and destroys the pair.
 #[derive(Debug)]
@@ -157,8 +157,8 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
         self.link.peer_address()
     }
 
-    /// Returns the cause if the connection has ended and this side did not end it. The pair has then been moved to
-    /// Error.
+    /// Returns the cause if the connection has ended and this side did not end it. In that case the call has moved the
+    /// pair to Error.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ use std::fmt;
 use std::time::Duration;
 
 impl Resolved<Datagrams> {
-    /// Asks the peer which queue pair takes its datagrams.
+    /// Asks the peer which of its queue pairs takes the datagrams of the service.
     ///
     /// `rdma_connect(3)`, which does a lookup if the identifier is for datagrams.
     ///
@@ -60,7 +60,8 @@ fn parameters_of(queue_pair: u32, private_data: &[u8]) -> RawParameters<'_> {
     }
 }
 
-/// An identifier that has asked the peer which queue pair takes its datagrams. Dropping it gives up at once.
+/// An identifier that has asked the peer which of its queue pairs takes the datagrams of the service. Dropping it gives
+/// up at once.
 #[derive(Debug)]
 pub struct LookingUp {
     id: Identifier,

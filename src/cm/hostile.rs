@@ -160,7 +160,7 @@ fn lies_about_depths(victim: &mut Victim) {
         let (mut peer, pair) = (Peer::of(victim), victim.pair());
         let [responder_resources, initiator_depth] = depths;
         let lie = RawParameters { responder_resources, initiator_depth, ..offer(&pair, b"") };
-        // rdma_cm or the device may refuse.
+        // rdma_cm or the device may refuse these depths.
         if peer.id.connect(&lie).is_err() {
             continue;
         }

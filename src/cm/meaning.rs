@@ -33,7 +33,7 @@ pub(super) enum Meaning {
     Respond,
     /// The network below a connection has changed. The connection stays up.
     Advise(Advice),
-    /// The identifier has ended.
+    /// The wait has failed, or the connection has ended.
     End(Cause),
     /// iWARP: `rdma_connect` has failed.
     NotAsked(VerbError),

@@ -156,7 +156,8 @@ fn addresses(of: impl ToSocketAddrs) -> Result<Vec<SocketAddr>, CmError> {
 /// # Errors
 ///
 /// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error. On iWARP, the pair does not come
-/// back after a timeout while TCP connects; after a later timeout, destroying the pair may block: see [`Connecting`].
+/// back if the timeout passes while TCP connects. If the timeout passes later, destroying the pair may block: see
+/// [`Connecting`].
 pub fn connect<B: Brand, T: Reliable>(
     address: impl ToSocketAddrs,
     pair: QueuePair<B, Init, T>,
@@ -261,7 +262,7 @@ pub fn look_up(
 ///
 /// # Errors
 ///
-/// [`CmError`]: another program has the port, the address is not that of this host, or it belongs to an iWARP device.
+/// [`CmError`]: another listener has the port, the address is not that of this host, or it belongs to an iWARP device.
 pub fn serve(context: &Context, address: impl ToSocketAddrs) -> Result<Listener<Datagrams>, CmError> {
     listen_by(context, address, Idle::for_datagrams)
 }
@@ -295,8 +296,8 @@ fn wrong_device(bound: &BoundDevice, found: String) -> Cause {
 
 /// Brings the pair to Ready To Send, with the attributes that rdma_cm gives.
 ///
-/// rdma_cm gives the read depths of the request even if this side agreed to less. So this function sets the agreed
-/// depths.
+/// rdma_cm gives the read depths of the request, even if this side has agreed to lower ones. So this function sets the
+/// agreed depths instead.
 fn bring_up<B: Brand, T: Reliable>(
     id: &dyn RawId,
     pair: QueuePair<B, Init, T>,
@@ -318,7 +319,7 @@ fn bring_up<B: Brand, T: Reliable>(
         .map_err(|error| Failed { value: errored(error.queue_pair), cause: error.source.into() })
 }
 
-/// The pair of a step that failed after rdma_cm was told of the pair.
+/// Prepares the pair of a failed step to go back to the program. The step failed after rdma_cm was told of the pair.
 ///
 /// Most devices leave the pair in Init. An iWARP device moves the pair by itself, to Ready To Send or to Error, and
 /// perhaps only after this side has read why the step failed. The device never moves a pair out of Error, so on iWARP

@@ -113,7 +113,7 @@ impl<K> Listener<K> {
                 Some((_, event)) => {
                     let Some(new) = event.request else { continue };
                     let id = Identifier::of_request(new, &self.id);
-                    // A request always has a device. If the device was removed, ignore the request.
+                    // A request has a device until that device is removed. Ignore the request of a removed device.
                     let Some(device) = id.raw.device() else { continue };
                     let EventParameters { private_data, responder_resources, initiator_depth, .. } = event.parameters;
                     let asked = [responder_resources, initiator_depth].map(|depth| ReadDepth::saturating(depth.into()));
@@ -183,8 +183,8 @@ impl Request {
     /// Brings the pair to Ready To Send and accepts the request. If the peer's first message needs a receive, post one
     /// before this call.
     ///
-    /// `rdma_accept(3)`. The request is consumed in any case: if the accept fails, the peer is told that it was
-    /// rejected.
+    /// `rdma_accept(3)`. The request is consumed in any case: if the accept fails, the peer is told that its request
+    /// was rejected.
     ///
     /// # Errors
     ///

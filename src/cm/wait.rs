@@ -76,7 +76,8 @@ pub(super) fn why_not_adopted(events: &Events, phase: Phase, failure: Transition
         events,
         phase,
         match failure {
-            // The stream has ended. The device moves the pair before rdma_cm has an event that reports the end.
+            // The TCP stream has ended. The device moves the pair to Error before rdma_cm has an event that reports the
+            // end.
             TransitionFailure::Elsewhere { state: DeviceState::Error, .. } => Cause::Disconnected,
             failure => failure.into(),
         },

@@ -37,7 +37,7 @@ use std::{fmt, fs, io, mem, ptr, ptr::NonNull, slice, thread};
 /// Serialises calls of librdmacm; the documentation of this module says which.
 static LIBRARY: Mutex<()> = Mutex::new(());
 
-/// The lock of the library, held.
+/// Shows that the lock of the library is held.
 struct Library {
     _lock: MutexGuard<'static, ()>,
 }
@@ -136,7 +136,7 @@ impl Handle {
     }
 
     /// Takes an event, if there is one, passes it to `read`, and acknowledges it. Also destroys the departing
-    /// identifiers that have had their answer.
+    /// identifiers that no longer wait for a peer.
     fn take<R>(
         &self,
         departing: &Mutex<Vec<Departing>>,
@@ -153,8 +153,8 @@ impl Handle {
             destroy_answered(&mut departing, &library);
         }
         drop(departing);
-        // The lock must be released before `seen` may be dropped: a new identifier in `seen` takes the lock when it is
-        // dropped.
+        // If the acknowledgement has failed, `seen` is dropped here. A new identifier in `seen` takes the lock when it
+        // is dropped, so release the lock first.
         drop(library);
         acknowledged.map(|()| Some(seen))
     }
@@ -328,7 +328,7 @@ static ORPHANS: Mutex<Orphans> = Mutex::new(Orphans { channels: Vec::new(), are_
 
 struct Orphans {
     channels: Vec<Orphan>,
-    /// Whether the thread is running.
+    /// Whether the thread that runs [`reap`] is running.
     are_looked_after: bool,
 }
 
@@ -504,8 +504,8 @@ impl OwnedId {
 
     calls! {
         fn bind(_library: &Library, address: &mut Address) = rdma_bind_addr(_, address.as_ptr());
-        /// The call writes members after its request to the kernel. Meanwhile another thread may take the event that
-        /// answers the request. `source` may be missing.
+        /// The call writes members after its request to the kernel. Without the lock, another thread could take the
+        /// event that answers the request meanwhile. `source` may be missing.
         fn resolve_addr(_library: &Library, source: Option<&mut Address>, to: &mut Address, timeout: i32)
             = rdma_resolve_addr(_, source.map_or(ptr::null_mut(), Address::as_ptr), to.as_ptr(), timeout);
         /// The call asks the kernel for the address again, and writes it to members that taking an event also writes.
@@ -518,14 +518,14 @@ impl OwnedId {
             = rdma_set_option(_, 0, option, ptr::from_mut(value).cast(), mem::size_of::<u8>());
         fn set_number(option: i32, value: &mut i32)
             = rdma_set_option(_, 0, option, ptr::from_mut(value).cast(), mem::size_of::<i32>());
-        /// The call waits for events that are taken and not acknowledged. Under the lock there are none.
+        /// The call waits until each event that was taken is acknowledged. Under the lock, each one is.
         fn leave(_library: &Library, group: &mut Address) = rdma_leave_multicast(_, group.as_ptr());
     }
 
     /// `rdma_init_qp_attr`: fills in `attributes`, and returns the mask of the filled members.
     fn pair_attributes(&self, attributes: &mut ibv_qp_attr) -> Result<ibv_qp_attr_mask, VerbError> {
         let (id, mut mask) = (self.alive("rdma_init_qp_attr")?, 0);
-        // SAFETY: the identifier is alive (0); both may be written.
+        // SAFETY: the identifier is alive (0). Both pointers may be written.
         checked("rdma_init_qp_attr", unsafe { sys::rdma_init_qp_attr(id, attributes, &mut mask) })?;
         Ok(ibv_qp_attr_mask(mask.cast_unsigned()))
     }

@@ -3,8 +3,8 @@
 //! A call in a wrong state returns an error here, even if the C function would end the process. The types in
 //! [`cm`](crate::cm) know which state allows which call.
 //!
-//! Nobody holds an event: [`RawChannel::take_event`] copies and acknowledges an event in one call. So destroying an
-//! identifier never waits for an acknowledgement, as `rdma_destroy_id(3)` can.
+//! Nobody holds an event: [`RawChannel::take_event`] copies and acknowledges an event in one call. `rdma_destroy_id(3)`
+//! waits until every event that was taken is acknowledged; here, every such event already is.
 
 #[cfg(librdmacm)]
 mod librdmacm;
@@ -78,7 +78,7 @@ pub(crate) trait RawChannel: Debug + Send + Sync {
 
 /// An identifier. Dropping it destroys the identifier (`rdma_destroy_id(3)`) and its events.
 ///
-/// The methods are those of librdmacm. Each returns `EINVAL` in a state that does not allow it.
+/// The methods are those of librdmacm. A call in a state that does not allow it returns an error, usually `EINVAL`.
 pub(crate) trait RawId: Debug + Send + Sync {
     /// `rdma_bind_addr`.
     fn bind(&mut self, address: SocketAddr) -> Result<(), VerbError>;
@@ -113,7 +113,8 @@ pub(crate) trait RawId: Debug + Send + Sync {
     fn local_address(&self) -> Option<SocketAddr>;
     /// The peer's address; `None` while the identifier has none.
     fn peer_address(&self) -> Option<SocketAddr>;
-    /// Whether the identifier can be destroyed only after its answer. The event of the answer may have arrived already.
+    /// Whether the identifier can be destroyed only after the peer has answered its connect or accept. The event of
+    /// that answer may already be in the channel.
     fn ends_with_event(&self) -> bool {
         false
     }
@@ -131,7 +132,7 @@ pub(crate) struct BoundDevice {
     pub(crate) port: u8,
     /// The address of the fabric that a soft device belongs to; 0 for a real device.
     pub(crate) fabric: usize,
-    /// The device speaks iWARP: only rdma_cm can connect its queue pairs, and it moves them by itself.
+    /// The device speaks iWARP: only rdma_cm can connect its queue pairs, and the device moves them by itself.
     pub(crate) is_iwarp: bool,
 }
 

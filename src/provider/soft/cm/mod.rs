@@ -54,7 +54,7 @@ pub(super) struct Cm {
     last_id: u64,
     /// The port to try first for the next identifier that asks for port 0.
     last_port: u16,
-    /// The queue of work, in order.
+    /// The units of work that are not done yet, oldest first.
     work: VecDeque<Work>,
     /// Chooses the first packet number of each connection.
     random: Random,

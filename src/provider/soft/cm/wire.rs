@@ -198,7 +198,7 @@ impl State {
                 if is_first {
                     self.cm.tell(to, RawEventKind::DISCONNECTED, 0);
                 }
-                // The second condition: both sides began to disconnect at the same time.
+                // The second condition holds if both sides began to disconnect at the same time.
                 if is_first || self.cm.advance(to, Phase::Disconnected, Phase::Resting) {
                     self.cm_let_rest(to);
                 }

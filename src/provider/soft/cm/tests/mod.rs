@@ -120,7 +120,7 @@ impl World {
         self.held.borrow_mut().pop_front()
     }
 
-    /// Takes the next event of an identifier, which must be of that kind.
+    /// Takes the next event of an identifier. It must be of this kind.
     fn expect(&self, side: &Side, kind: Kind) -> RawEvent {
         self.hold();
         let mut held = self.held.borrow_mut();
