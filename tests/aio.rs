@@ -820,6 +820,22 @@ fn a_waker_that_panics_keeps_nobody_else_asleep() {
     drop(driver);
 }
 
+/// One drop takes in a limited number of completions. The driver takes in the rest.
+#[test]
+fn a_future_that_is_dropped_behind_many_answers_gives_its_memory_back() {
+    let context = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap();
+    let mut tasks = Tasks::new(context.checked_domain().unwrap(), 128);
+    let driver = tasks.drive();
+    let (_region, remote) = target(&tasks.domain);
+    assert!(support::eventually(|| tasks.poller.counters().turns > 0), "the driver has begun");
+    let mut posted: Vec<_> =
+        (0..100).map(|_| tasks.left.0.write(tasks.domain.buffer(8).unwrap(), &remote).unwrap()).collect();
+    drop(posted.pop());
+    assert!(support::eventually(|| tasks.left.0.counters().strays == 1));
+    drop((posted, tasks));
+    driver.join().unwrap();
+}
+
 /// The first in the line gets a permit and wakes the next one.
 #[test]
 fn a_waker_in_the_line_that_panics_costs_no_room() {

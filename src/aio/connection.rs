@@ -269,9 +269,13 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
     /// The peer's device answers the write without the peer's program, if the peer's pair allows writes. It does by
     /// default ([`PeerRights::write`](crate::attributes::PeerRights::write)). If the device does not answer, the write
     /// fails after the retries of this pair, and the connection ends with [`End::Failed`].
+    ///
+    /// An `interval` below a millisecond counts as a millisecond.
     pub fn keep_alive(&mut self, interval: Option<Duration>) {
         let next_id = self.sender.next_id();
         self.link.keep_alive = interval.map(|interval| {
+            // A timer of no time is always over, so a poll would never end.
+            let interval = interval.max(Duration::from_millis(1));
             let timer = Timer::after(self.sender.poller(), interval);
             KeepAlive { interval, timer, next_id, probe: None }
         });

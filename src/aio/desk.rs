@@ -393,6 +393,13 @@ impl<B> Desk<B> {
             match attempt {
                 Attempt::Again => {}
                 Attempt::Failed(_, wakers) => return wake_all(wakers),
+                // There may be more completions, and the queue is not armed: the driver goes on.
+                Attempt::Yield => {
+                    if let Some(driver) = self.with(State::take_driver) {
+                        driver.wake();
+                    }
+                    return;
+                }
                 _ => return,
             }
         }
@@ -696,7 +703,9 @@ impl<B> State<B> {
     #[inline]
     fn poll(&mut self, after: &mut After<B>) -> Result<Option<Completion<B>>, PollError> {
         let polled = self.poller.poll();
-        if let Some(gone) = self.poller.take_gone() {
+        while after.has_room()
+            && let Some(gone) = self.poller.take_gone()
+        {
             after.drop_shared(gone);
         }
         polled
@@ -714,6 +723,8 @@ impl<B> State<B> {
             }
             match self.poll(after) {
                 Ok(Some(completion)) => self.settle(completion, after),
+                // More may be gone than there was room for.
+                Ok(None) if !after.has_room() => return Settled::NoRoom,
                 Ok(None) => return Settled::Done,
                 Err(error) => return Settled::Failed(error),
             }
