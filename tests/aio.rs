@@ -1362,6 +1362,38 @@ fn futures_can_go_to_other_threads() {
     can::<SharedPoller<Test>>();
 }
 
+/// The driver of a pair that the device did not destroy ends, and with it the poller. The device may still use what the
+/// pair has in flight.
+#[test]
+fn memory_of_a_pair_that_was_not_destroyed_outlives_its_driver() {
+    for is_forgotten in [true, false] {
+        let fabric = Fabric::new();
+        let freed = Arc::new(AtomicUsize::new(0));
+        let context = interlock::Context::open_on(&fabric, "soft0").unwrap();
+        let mut tasks = Tasks::new(context.checked_domain().unwrap(), 4);
+        let driver = tasks.drive();
+        let memory = || tasks.domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap().split().1;
+        let (to_receive, to_send) = (memory(), memory());
+        tasks.right.1.post(to_receive).unwrap();
+        // The left side has no receive, so this waits.
+        let mut sent = tasks.right.0.send(to_send).unwrap();
+        assert!(poll_once(&mut sent).is_pending());
+        if !is_forgotten {
+            drop(sent);
+        } else {
+            mem::forget(sent);
+        }
+        fabric.inject(Fault::VerbFails { verb: Verb::DestroyQp, after: 0, count: u32::MAX, errno: libc::EBUSY });
+        drop(tasks);
+        if !is_forgotten {
+            assert!(support::eventually(|| driver.is_finished()));
+            driver.join().unwrap();
+        }
+        drop(context);
+        assert_eq!(freed.load(Ordering::SeqCst), 0, "forgotten: {is_forgotten}");
+    }
+}
+
 /// A pair that the device does not destroy never gives its requests back.
 #[test]
 fn a_driver_ends_although_a_pair_was_not_destroyed() {
