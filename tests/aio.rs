@@ -938,13 +938,15 @@ fn a_waker_that_panics_while_a_batch_is_dropped_loses_nothing_of_it() {
 fn a_waker_that_panics_while_a_pair_is_split_leaves_no_lane_behind() {
     let (mut tasks, _driver, [mut pair, _peer]) = about_to_panic();
     let freed = Arc::new(AtomicUsize::new(0));
-    let memory = tasks.domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap().split().1;
-    // The peer has no receive, so the split finds a request in flight.
-    pair.post_send(memory).unwrap();
+    // The peer has no receive, so the split finds two requests in flight.
+    for _ in 0..2 {
+        let memory = tasks.domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap().split().1;
+        pair.post_send(memory).unwrap();
+    }
     assert!(catch_unwind(AssertUnwindSafe(|| drop(tasks.poller.split(pair)))).is_err());
     assert!(support::eventually(|| {
         drop(poll_once(&mut tasks.left.0.send(Inline(b"")).unwrap()));
-        freed.load(Ordering::SeqCst) == 1
+        freed.load(Ordering::SeqCst) == 2
     }));
 }
 

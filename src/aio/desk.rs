@@ -343,7 +343,7 @@ impl<B> Desk<B> {
             self.with_after(|state, after| state.with_lane(slot, |lane, _| lane.keep_stray(completion, after)));
         }
         if ids.next.key().is_send() {
-            (1..=ids.in_flight).rev().for_each(|count| self.abandon(ids.next.before(count)));
+            self.abandon_all(ids.next.before(ids.in_flight), ids.in_flight);
         }
         drop(left);
         after.run();
@@ -364,6 +364,31 @@ impl<B> Desk<B> {
             state.unclaimed.append(&mut left.of_next);
             Some(left)
         })
+    }
+
+    /// Abandons `count` requests from `first` on. If a waker panics, the others are abandoned all the same.
+    pub(super) fn abandon_all(&self, first: WorkId, count: u32) {
+        struct Rest<'d, B> {
+            desk: &'d Desk<B>,
+            next: WorkId,
+            left: u32,
+        }
+        impl<B> Rest<'_, B> {
+            fn run(&mut self) {
+                while self.left > 0 {
+                    let id = self.next;
+                    self.next = id.after(1);
+                    self.left -= 1;
+                    self.desk.abandon(id);
+                }
+            }
+        }
+        impl<B> Drop for Rest<'_, B> {
+            fn drop(&mut self) {
+                self.run();
+            }
+        }
+        Rest { desk: self, next: first, left: count }.run();
     }
 
     /// Notes that nobody will ask for a request any more. Polls, and arms the queue, so that the driver wakes when the

@@ -124,27 +124,9 @@ impl<B> Future for PostedAll<B> {
     }
 }
 
-impl<B> PostedAll<B> {
-    fn abandon_rest(&mut self) {
-        while self.left > 0 {
-            let id = self.next;
-            self.next = id.after(1);
-            self.left -= 1;
-            self.desk.abandon(id);
-        }
-    }
-}
-
 impl<B> Drop for PostedAll<B> {
     fn drop(&mut self) {
-        /// Abandons those that are left after a waker has panicked.
-        struct Rest<'a, B>(&'a mut PostedAll<B>);
-        impl<B> Drop for Rest<'_, B> {
-            fn drop(&mut self) {
-                self.0.abandon_rest();
-            }
-        }
-        Rest(self).0.abandon_rest();
+        self.desk.abandon_all(self.next, self.left);
     }
 }
 

@@ -200,12 +200,10 @@ impl<B, T> Drop for Room<'_, B, T> {
         let mut guard = lock(&*self.sender.inner);
         let Some(at) = guard.waiting.iter().position(|&(other, _)| other == number) else { return };
         let old = guard.waiting.remove(at);
-        let next = if at == 0 { guard.first_waker() } else { None };
+        // Wakes the next one also if the drop of the waker panics.
+        let _next = WakeOnDrop(if at == 0 { guard.first_waker() } else { None });
         drop(guard);
         drop(old);
-        if let Some(next) = next {
-            next.wake();
-        }
     }
 }
 
