@@ -16,7 +16,7 @@ use std::{collections::VecDeque, os::fd::RawFd};
 const JUNK: u32 = 0xbad0_bad0;
 const JUNK_SHORT: u16 = 0xbad0;
 const JUNK_BYTE: u8 = 0xba;
-/// The most entries for which a new queue allocates room at once.
+/// The most entries for which a new queue allocates room when it is created.
 const RESERVED: usize = 4096;
 
 /// Which work queue a completion belongs to.

@@ -70,7 +70,7 @@ fn device_of_pair(state: &State, index: usize) -> Option<usize> {
 ///
 /// `ibv_post_send(3)`, on a live queue pair of this provider.
 unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: the queue is alive, and the arguments are those of a post (caller).
+    // SAFETY: the queue pair is alive, and the arguments are as `ibv_post_send(3)` requires (caller).
     let list = unsafe { Post::new(qp, wr, bad) };
     post(list, Verb::PostSend, device_of_pair, |state, list| {
         let kept = state.faults.send_kept();
@@ -84,7 +84,7 @@ unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut 
 ///
 /// `ibv_post_recv(3)`, on a live queue pair of this provider.
 unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: the queue is alive, and the arguments are those of a post (caller).
+    // SAFETY: the queue pair is alive, and the arguments are as `ibv_post_recv(3)` requires (caller).
     let list = unsafe { Post::new(qp, wr, bad) };
     post(list, Verb::PostRecv, device_of_pair, |state, list| {
         let kept = state.faults.receive_kept();
@@ -98,7 +98,7 @@ unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut 
 ///
 /// `ibv_post_srq_recv(3)`, on a live queue of this provider.
 unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: the queue is alive, and the arguments are those of a post (caller).
+    // SAFETY: the queue is alive, and the arguments are as `ibv_post_srq_recv(3)` requires (caller).
     let list = unsafe { Post::new(srq, wr, bad) };
     let device_of_queue = |state: &State, index| state.srqs.get(index).map(|srq| srq.device);
     post(list, Verb::PostSrqRecv, device_of_queue, State::post_shared)
@@ -112,7 +112,7 @@ unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad:
 unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     // SAFETY: the object is alive (caller).
     let pair = unsafe { find(qp) };
-    // SAFETY: the arguments are those of a bind (caller).
+    // SAFETY: the arguments are as `ibv_bind_mw(3)` requires (caller).
     let mut request = unsafe { BindRequest::new(mw, bind) };
     let state = &mut *pair.context.fabric.lock();
     let device = device_of_pair(state, pair.index);
@@ -148,14 +148,14 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -
     let [of_failures, of_all] = [!latitudes.is_strict, latitudes.habits.leaves_fields];
     let mut found = 0;
     if room > 0 {
-        // SAFETY: `room` is at most `entries`, for which the caller's array has room.
+        // SAFETY: the caller's array has `entries` elements, and `room` is at most that number.
         let array = unsafe { slice::from_raw_parts_mut(to.cast::<MaybeUninit<ibv_wc>>(), room) };
         for place in array {
             match state.poll(index) {
                 Ok(Some(mut wc)) => {
                     let is_failure = wc.status != ibv_wc_status::IBV_WC_SUCCESS;
                     if of_all || is_failure && of_failures {
-                        // SAFETY: for a profile that leaves fields unwritten, the caller passes an initialized array.
+                        // SAFETY: the profile leaves fields unwritten, so the caller has initialized the array.
                         leave_fields(&mut wc, unsafe { place.assume_init_ref() });
                     }
                     place.write(wc);

@@ -158,8 +158,8 @@ impl State {
             }
         } else if header.qpn == GROUP_QPN {
             let mut turn = 0;
-            // The group is looked up again on every turn, since the borrow cannot be held. Delivery does not change the
-            // group.
+            // Each turn looks up the group again, because `receive_datagram` borrows all of `self`. No delivery changes
+            // a group, so `turn` stays valid.
             while let Some(&peer) = self.groups.get(&header.target).and_then(|members| members.get(turn)) {
                 self.receive_datagram(peer, work, header, message);
                 turn += 1;

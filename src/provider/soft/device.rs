@@ -101,12 +101,13 @@ impl Device {
     pub(super) fn new(name: &str, index: usize) -> Self {
         let [.., high, low] = (index + 1).to_be_bytes();
         let [first, second] = process();
-        // A locally administered MAC address 02:49:pp:pp:hh:ll, as modified EUI-64.
+        // The GUID is the modified EUI-64 of the locally administered MAC address 02:49:pp:pp:hh:ll. The bytes `pp:pp`
+        // are those of `process`, and `hh:ll` is the number of the device.
         let guid = [0x00, 0x49, first, 0xff, 0xfe, second, high, low];
         let link_local = u128::from_be_bytes([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
             | u128::from(u64::from_be_bytes(guid));
-        // One byte can number 255 devices. Further devices are in another network, whose addresses have two bytes for
-        // the number.
+        // The first 255 devices have addresses 10.p.p.n, with one byte for the device's number. Further devices need
+        // two bytes, so they have addresses 11.p.n.n.
         let ipv4 = u32::from_be_bytes(if high == 0 { [10, first, second, low] } else { [11, first, high, low] });
         let mapped = 0xffff_0000_0000 | u128::from(ipv4);
         Self {
@@ -276,8 +277,7 @@ impl std::hash::Hasher for NumberHasher {
         }
     }
     fn write_u32(&mut self, number: u32) {
-        // Fibonacci hashing: it spreads the number over the highest and the lowest bits, which are the ones that the
-        // table uses.
+        // Fibonacci hashing spreads the number over the highest and the lowest bits. The hash table uses these bits.
         let spread = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = spread ^ spread >> 32;
     }

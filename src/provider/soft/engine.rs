@@ -305,7 +305,7 @@ fn begin(pair: &mut Pair, work: &SendWork) -> Result<Flight, ibv_wc_status> {
         Operation::Bind(_) | Operation::Invalidate(_) => 0,
         Operation::Atomic(..) | Operation::AtomicWrite(_) => 1,
         _ if pair.transport == Transport::Datagram => 1,
-        // At most 2^31 / 256 packets, so the number fits.
+        // There are at most 2^31 / 256 packets, so their number fits.
         _ => u32::try_from(work.len.div_ceil(pair.attributes.mtu_bytes())).unwrap_or(u32::MAX).max(1),
     };
     let psn = pair.next_psn;

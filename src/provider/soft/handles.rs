@@ -120,9 +120,9 @@ pub(super) fn new_context(fabric: Fabric, index: usize, name: &str, async_fd: Ra
 /// `raw` came from [`Fabric::open`] and stays open for as long as the result is used.
 pub(super) unsafe fn open_context<'a>(raw: *mut ibv_context) -> OpenContext<'a> {
     let context = raw.cast::<SoftContext>();
-    // SAFETY: every context of this provider is the beginning of a `SoftContext`, and this one is open (caller).
+    // SAFETY: `raw` is open (caller), and every context of this provider is the beginning of a `SoftContext`.
     let fabric = unsafe { &(*context).fabric };
-    // SAFETY: the same `SoftContext`, which is open (caller).
+    // SAFETY: `context` points to an open `SoftContext`, for the same reasons.
     let index = unsafe { (*context).index };
     OpenContext { raw, fabric, index }
 }
@@ -133,9 +133,9 @@ pub(super) unsafe fn open_context<'a>(raw: *mut ibv_context) -> OpenContext<'a> 
 ///
 /// `raw` is an object of this provider, and alive for as long as the result is used.
 pub(super) unsafe fn find<'a, T: Handle>(raw: *mut T) -> Object<'a, T> {
-    // SAFETY: the object is alive (caller) and has this member (`Handle`).
+    // SAFETY: the object is alive (caller), and has a member of this type at this offset (`Handle`).
     let context = unsafe { raw.wrapping_byte_add(T::CONTEXT).cast::<*mut ibv_context>().read() };
-    // SAFETY: the object is alive (caller) and has this member (`Handle`).
+    // SAFETY: the object is alive (caller), and has a member of this type at this offset (`Handle`).
     let handle = unsafe { raw.wrapping_byte_add(T::HANDLE).cast::<u32>().read() };
     // SAFETY: the object is alive (caller), so its context is open.
     let context = unsafe { open_context(context) };
@@ -198,7 +198,7 @@ pub(super) fn give<T>(object: T) -> NonNull<T> {
 ///
 /// Nobody uses the object any more.
 pub(super) unsafe fn free<T>(object: NonNull<T>) {
-    // SAFETY: `give` allocated it, and nobody uses it (caller).
+    // SAFETY: `give` allocated the object, and nobody uses it any more (caller).
     drop(unsafe { Box::from_raw(object.as_ptr()) });
 }
 
@@ -217,7 +217,7 @@ pub(super) unsafe fn destroy<T: Handle>(
     let object = unsafe { find(raw.as_ptr()) };
     let destroyed = object.control(verb, f);
     match destroyed {
-        // SAFETY: the caller does not use the object after a success.
+        // SAFETY: `T` is the type that was passed to `give`. After a success the caller does not use the object.
         Ok(()) => unsafe { free(raw) },
         Err(_) => object.context.fabric.lock().half_destroy(verb, object.index),
     }

@@ -138,7 +138,7 @@ impl Span {
     ///
     /// The same as for [`piece`](Self::piece), and the span is writable.
     unsafe fn target<'a>(&self) -> Target<'a> {
-        // SAFETY: the era lasts (caller).
+        // SAFETY: the era of the span lasts for as long as the target is used (caller).
         Target(unsafe { self.piece() })
     }
 }
@@ -197,7 +197,8 @@ impl<'a> Piece<'a> {
             let part = (WORD - offset).min(self.len - done);
             done += part;
             let word = ptr::with_exposed_provenance_mut::<u64>(addr - offset);
-            // SAFETY: the word is aligned by construction, and everybody accesses it by such atomics (0).
+            // SAFETY: `addr - offset` is aligned. `part > 0`, so the piece is exposed: for `'a`, everybody accesses its
+            // words only by atomics of whole aligned words (0).
             (part > 0).then(|| (unsafe { AtomicU64::from_ptr(word) }, offset, part))
         })
     }
@@ -216,7 +217,7 @@ impl<'a> Source<'a> {
     /// The era of the spans lasts for as long as the result is used.
     unsafe fn pieces(self) -> impl Iterator<Item = Piece<'a>> {
         let own = |bytes: &'a [u8]| (!bytes.is_empty()).then(|| Piece::of_bytes(bytes)).into_iter();
-        // SAFETY: the era lasts (caller).
+        // SAFETY: the era of the spans lasts for as long as the pieces are used (caller).
         own(self.header).chain(own(self.inline)).chain(self.registered.iter().map(|span| unsafe { span.piece() }))
     }
 }
@@ -228,10 +229,11 @@ pub(super) fn copy(era: &Era, from: Source<'_>, to: &[Span]) {
     let permitted = readable && to.iter().all(|span| span.era == era.0 && span.writable);
     debug_assert!(permitted, "memory was found under another lock, or to be read");
     if permitted {
-        // SAFETY: the spans are of this era (checked above), and no region can end while the era is borrowed, so their
-        // memory is still registered.
+        // SAFETY: the spans are of this era (checked above), and no region can end while the era is borrowed. So the
+        // memory of the spans stays registered.
         let from = unsafe { from.pieces() };
-        // SAFETY: as above; the spans of `to` are of this era and writable too (checked above).
+        // SAFETY: the spans of `to` are of this era and writable (checked above), and no region can end while the era
+        // is borrowed.
         carry(from, to.iter().map(|span| unsafe { span.target() }));
     }
 }
@@ -241,8 +243,8 @@ pub(super) fn read(era: &Era, from: Source<'_>, to: &mut [u8]) {
     let current = from.registered.iter().all(|span| span.era == era.0);
     debug_assert!(current, "memory was found under another lock");
     if current {
-        // SAFETY: the spans are of this era (checked above), and no region can end while the era is borrowed, so their
-        // memory is still registered.
+        // SAFETY: the spans are of this era (checked above), and no region can end while the era is borrowed. So the
+        // memory of the spans stays registered.
         carry(unsafe { from.pieces() }, iter::once(Target::of_bytes(to)));
     }
 }
@@ -264,9 +266,9 @@ impl Late {
 
     /// Writes the payload to the memory that the request named, even if somebody else owns that memory by now.
     pub(super) fn write(&self) {
-        // SAFETY: nothing here shows that the memory is still registered. This device imitates providers that write it
-        // in any case. So the library must not give the memory back before this completion is polled; the tests under
-        // Miri and AddressSanitizer check that it does not.
+        // SAFETY: nothing here proves that the memory is still registered. Real providers write the payload without a
+        // check, and this device imitates them. So the library must keep the memory until this completion is polled.
+        // The tests under Miri and AddressSanitizer check that the library does.
         let to = self.to.iter().map(|span| unsafe { span.target() });
         carry(iter::once(Piece::of_bytes(&self.bytes)), to);
     }
@@ -295,8 +297,8 @@ fn transfer(mut from: Piece<'_>, Target(mut to): Target<'_>) {
         (false, false) => {
             let source = ptr::with_exposed_provenance::<u8>(from.addr);
             let target = ptr::with_exposed_provenance_mut::<u8>(to.addr);
-            // SAFETY: the device owns both pieces (0 of each). They may overlap if a queue pair sends to itself, so
-            // this is `copy`.
+            // SAFETY: neither piece is exposed, so the device owns both (0 of `Piece` and of `Target`). If a queue pair
+            // sends to itself, they may overlap: `copy` permits that.
             unsafe { ptr::copy(source, target, from.len.min(to.len)) }
         }
         (true, false) => load(from, Target(to)),
@@ -329,13 +331,13 @@ fn load(from: Piece<'_>, Target(to): Target<'_>) {
 /// Writes a private piece into exposed memory of its length.
 fn store(from: Piece<'_>, Target(to): Target<'_>) {
     let mut source = ptr::with_exposed_provenance::<u8>(from.addr);
-    // Pairs with the acquire fence of a program that has loaded the data relaxed: the program then also sees earlier
-    // messages.
+    // A program loads the data relaxed, and then makes an acquire fence. That fence pairs with this release fence: a
+    // program that sees the data of this message also sees all earlier messages.
     fence(Ordering::Release);
     for (word, offset, part) in to.first(from.len).words() {
         let mut bytes = [0_u8; WORD];
-        // SAFETY: the source is as long as the target, and nobody writes it; the `part` bytes from `offset` are inside
-        // the array.
+        // SAFETY: the loop covers at most `from.len` bytes, so the source has `part` more bytes, and nobody writes
+        // them. The `part` bytes from `offset` are inside the array.
         unsafe { ptr::copy_nonoverlapping(source, bytes.as_mut_ptr().wrapping_add(offset), part) };
         let value = u64::from_ne_bytes(bytes);
         if part == WORD {
@@ -376,8 +378,8 @@ pub(super) fn atomic(era: &Era, span: Span, op: AtomicOp) -> Option<u64> {
     if !(span.exposed && span.writable && span.era == era.0) {
         return None;
     }
-    // SAFETY: the span is of this era (checked above), and no region can end while the era is borrowed, so its memory
-    // is still registered.
+    // SAFETY: the span is of this era (checked above), and no region can end while the era is borrowed. So the memory
+    // of the span stays registered.
     let (word, _, _) = unsafe { span.piece() }.words().next().filter(|(_, _, bytes)| *bytes == WORD)?;
     Some(match op {
         AtomicOp::Add(value) => word.fetch_add(value, Ordering::SeqCst),

@@ -53,7 +53,7 @@
 // | `completion` | completion queues, channels, the fields of completions |
 // | `events` | asynchronous events |
 // | `pair` | queue pairs |
-// | `transition`, `modify` | their states, and the transitions between them |
+// | `transition`, `modify` | the states of queue pairs, and the transitions between them |
 // | `srq` | shared receive queues |
 // | `work` | work queues and the requests in them |
 // | `posted`, `request`, `post` | turning the lists of the C interface into requests, and queueing them |
@@ -62,13 +62,13 @@
 // | `datagram` | address handles, datagrams, multicast groups |
 // | `cm` | rdma_cm |
 // | `fault` | injected faults |
-// | `profile`, `latitude`, `random` | the habits of each provider, their effect, and when a device follows them |
+// | `profile`, `latitude`, `random` | how each real provider deviates, what that does here, and at which random times |
 // | `handles` | the objects behind the pointers of the C interface |
 // | `verbs`, `memory_verbs`, `queue_verbs` | the control path, as `Provider` |
-// | `data_path`, `session`, `polling` | the data path, as C functions; `ibv_wr_*`; `ibv_start_poll` |
+// | `data_path`, `session`, `polling` | the data path: `ibv_post_*` and `ibv_poll_cq`; `ibv_wr_*`; `ibv_start_poll` |
 //
-// `handles`, `verbs`, `posted`, `memory` and the three modules of the data path hold all unsafe code. They turn
-// pointers into checked values; the other modules are safe code over tables.
+// All unsafe code is in `handles`, `verbs`, `posted`, `memory` and the three modules of the data path. These modules
+// turn pointers into checked values. The other modules are safe code over tables.
 
 #[cfg(feature = "cm")]
 mod cm;

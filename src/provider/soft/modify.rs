@@ -36,7 +36,8 @@ impl State {
         }
         let attributes = self.checked(pair, new, mask)?;
 
-        // Flush the requests that were posted in Send Queue Error: they must not run when sending starts again.
+        // Flush all requests that are still in the send queue: requests from before this transition must not run when
+        // sending starts again.
         if from == PairState::SendError && to == PairState::ReadyToSend {
             while self.flush_send(index) {}
         }
@@ -74,7 +75,7 @@ impl State {
                 pair.notify_drained = false;
                 pair.established = false;
             }
-            // A second modify to Error ends a flush that a fault withheld.
+            // A second modify to Error lets the pair flush, even if a fault has withheld the flush until now.
             PairState::Error if from == PairState::Error && !forgets => pair.flush_withheld = false,
             PairState::Error => self.enter_error(index),
             _ => pair.state = to,

@@ -183,7 +183,8 @@ functions! {
     fn end_poll(queue) {
         let was_held = queue.progress.lock == PollLock::Held;
         queue.progress.lock = if was_held { PollLock::Free } else { PollLock::Broken };
-        // When the poll ends, the fields of its last completion can no longer be read.
+        // After the end of a poll, a program must not read the fields of the last completion. They become junk, so that
+        // tests notice such a read.
         queue.set_current(completion::undefined());
     }
 
@@ -194,7 +195,7 @@ functions! {
     fn read_byte_len(queue) -> u32 { queue.progress.current.byte_len }
 
     fn read_imm_data(queue) -> u32 {
-        // SAFETY: all members of the union are numbers of 4 bytes.
+        // SAFETY: all members of the union are numbers of 4 bytes, and their bytes are always set, if only to junk.
         unsafe { queue.progress.current.__bindgen_anon_1.imm_data }
     }
 

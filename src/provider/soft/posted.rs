@@ -50,8 +50,8 @@ pub(super) struct Post<'a, T, W> {
     ///
     /// 0. Null, or the first request of a list that stays unchanged for `'a`. Each request is as `ibv_post_send(3)` and
     ///    `ibv_post_recv(3)` demand: its elements, its inline data and the objects that it names can be read, and the
-    ///    program has set the union members of its operation. An empty list of elements is null, or points to memory
-    ///    for one element.
+    ///    program has set the union members of its operation (for a bind also the immediate). An empty list of elements
+    ///    is null, or points to memory for one element.
     first: *mut W,
     /// 1. Null, or points to memory that may be written for `'a`.
     bad: *mut *mut W,
@@ -132,8 +132,8 @@ impl<'a, W: Linked> Request<'a, W> {
 impl Request<'_, ibv_send_wr> {
     /// Immediate data, or the key that the operation invalidates.
     fn number(&self) -> u32 {
-        // SAFETY: both members of the union are numbers of 4 bytes. The operation uses one of them, so the program has
-        // set the bytes (0).
+        // SAFETY: both members of the union are numbers of 4 bytes. The program has set one of them for each operation
+        // that this function is called for, a bind included (0).
         unsafe { self.__bindgen_anon_1.imm_data }
     }
 
@@ -150,13 +150,13 @@ impl Request<'_, ibv_send_wr> {
     }
 
     fn bind(&self) -> Result<Bind, c_int> {
-        // A bind has no immediate. Some providers read the field all the same, so it must be 0.
+        // A bind carries no immediate. Some providers read the field nevertheless, so this device demands that it is 0.
         if self.number() != 0 {
             return Err(libc::EINVAL);
         }
         // SAFETY: the request is a bind, for which the program has set `bind_mw` (0).
         let bind = unsafe { self.__bindgen_anon_2.bind_mw };
-        // SAFETY: the window and the region are alive (0).
+        // SAFETY: the window and the region are each alive, or null (0).
         unsafe { bind_of_type_2(bind.mw, bind.rkey, bind.bind_info) }
     }
 

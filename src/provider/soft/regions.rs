@@ -62,7 +62,7 @@ pub(super) struct Regions {
     pub(super) families: u32,
     /// How many bytes are registered now.
     locked: u64,
-    /// Keys of regions that have ended, for profiles that reuse keys at once.
+    /// Keys of regions that have ended, for profiles that reuse such keys immediately.
     spare_keys: Vec<u32>,
     pub(super) reuses_keys: bool,
     /// Whether a window gives peers access to its whole region.
@@ -166,8 +166,8 @@ impl Regions {
                     return None;
                 }
                 let addr = region.find(entry.addr, part)?;
-                // Memory behind a window is exposed. A window consists of whole words; the memory around it may not, so
-                // it stays private.
+                // Memory behind a window is exposed, and a window consists of whole words. The memory around a window
+                // stays private, because it may contain parts of words.
                 let exposed = region.is_exposed() || region.windows > 0 && self.in_window(index, addr, part);
                 to.push(region.memory.span(addr, part, exposed, write, &self.era)?);
                 left -= part;

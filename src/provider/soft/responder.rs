@@ -264,7 +264,7 @@ impl State {
         Ok(Reply::Done(SUCCESS))
     }
 
-    /// Executes a read. The data goes to the requester at once, unless the answer will be lost.
+    /// Executes a read: copies the data to the memory of the requester, unless the answer will be lost.
     fn read(
         &mut self,
         index: usize,

@@ -64,7 +64,8 @@ impl Draft {
             Transport::Datagram => Some(self.to?),
             Transport::Reliable | Transport::Unreliable => None,
         };
-        // Ignore the program's inline flag: the function that set the data decides whether they are inline.
+        // Ignore the program's inline flag. The data are inline if the program set them by `wr_set_inline_data` or
+        // `wr_atomic_write`.
         let inline = ibv_send_flags::IBV_SEND_INLINE.0;
         let flags = if self.inline.is_some() { self.flags | inline } else { self.flags & !inline };
         let asked = Asked { id: self.id, flags, operation, extra: self.extra, to, elements, len };
@@ -153,8 +154,8 @@ struct Session<'a> {
 ///
 /// The pair is alive and of this provider, and nobody else posts sends on it while the result is used.
 unsafe fn session<'a>(qp: *mut ibv_qp_ex) -> Session<'a> {
-    // SAFETY: the pair is alive (caller) and is the beginning of a `SoftPair`, as each pair of this provider; nobody
-    // else posts (caller).
+    // SAFETY: the pair is alive, and nobody else posts (caller). Each pair of this provider is the beginning of a
+    // `SoftPair`.
     let drafts = unsafe { &mut (*qp.cast::<SoftPair>()).drafts };
     // SAFETY: the object is alive (caller).
     let id = unsafe { (*qp).wr_id };
@@ -237,7 +238,7 @@ functions! {
     }
 
     fn atomic_write(session, rkey: u32, addr: u64, value: *const c_void) {
-        // SAFETY: `value` points to 8 bytes, at any alignment (caller).
+        // SAFETY: `value` points to 8 bytes that may be read (caller). An array of bytes needs no alignment.
         let value = unsafe { value.cast::<[u8; 8]>().read() };
         let write = Operation::AtomicWrite(Remote { addr, rkey });
         session.draft(ibv_wr_opcode::IBV_WR_ATOMIC_WRITE, write, Extra::Nothing);

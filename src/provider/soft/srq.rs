@@ -56,8 +56,8 @@ impl State {
         }))
     }
 
-    /// Checks everything, then changes size and limit. If there are already fewer receives than the limit, the event is
-    /// raised at once.
+    /// Checks everything, then changes size and limit. If there are already fewer receives than the limit, this raises
+    /// the event.
     pub(super) fn modify_srq(&mut self, index: usize, new: &ibv_srq_attr, mask: Mask) -> Result<(), c_int> {
         let has = |bit: Mask| (mask & bit).0 != 0;
         let srq = self.srqs.get_mut(index).ok_or(libc::EINVAL)?;

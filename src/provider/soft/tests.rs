@@ -237,14 +237,14 @@ impl Node {
     }
 
     fn deregister(&self, region: &Region) -> Result<(), Errno> {
-        // SAFETY: the object is alive, since it is still in the list.
+        // SAFETY: the object is alive: no test ends an object twice.
         unsafe { Soft.dereg_mr(region.mr) }.map_err(|error| error.errno())?;
         self.regions.borrow_mut().iter_mut().filter(|other| other.mr == region.mr).for_each(|other| other.live = false);
         Ok(())
     }
 
     fn destroy(&self, pair: Pair) -> Result<(), Errno> {
-        // SAFETY: the object is alive, since it is still in the list.
+        // SAFETY: the object is alive: no test ends an object twice.
         unsafe { Soft.destroy_qp(pair.qp) }.map_err(|error| error.errno())?;
         self.pairs.borrow_mut().retain(|qp| *qp != pair.qp);
         Ok(())
@@ -308,9 +308,10 @@ impl Node {
         }
         let mut bad = ptr::null_mut::<ibv_send_wr>();
         let post = self.ops().post_send.unwrap();
-        // SAFETY: the pair is alive. `next` is a list, and the device may use its memory until the node ends.
+        // SAFETY: the pair is alive. `next` is a list of requests, and the device may use the memory that they name
+        // until the node is dropped.
         let errno = unsafe { post(pair.qp.as_ptr(), next, &mut bad) };
-        // SAFETY: `bad` is null, or a request of the list.
+        // SAFETY: `bad` is null, or points to a request of the list.
         (errno, unsafe { bad.as_ref() }.map(|bad| bad.wr_id))
     }
 
@@ -322,9 +323,10 @@ impl Node {
         }
         let mut bad = ptr::null_mut::<ibv_recv_wr>();
         let post = self.ops().post_recv.unwrap();
-        // SAFETY: the pair is alive. `next` is a list, and the device may use its memory until the node ends.
+        // SAFETY: the pair is alive. `next` is a list of requests, and the device may use the memory that they name
+        // until the node is dropped.
         let errno = unsafe { post(pair.qp.as_ptr(), next, &mut bad) };
-        // SAFETY: `bad` is null, or a request of the list.
+        // SAFETY: `bad` is null, or points to a request of the list.
         (errno, unsafe { bad.as_ref() }.map(|bad| bad.wr_id))
     }
 

@@ -25,7 +25,7 @@ use crate::{
 };
 use std::{os::fd::RawFd, ptr::NonNull, time::Duration};
 
-/// The soft device. Its objects hold their fabric.
+/// The soft device. Each open context keeps its fabric alive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Soft;
 
@@ -41,7 +41,7 @@ impl Provider for Soft {
             state.contexts.remove(index);
             Ok(())
         })?;
-        // SAFETY: the context is of this provider, and the caller does not use it any more.
+        // SAFETY: `new_context` made the context with `give`, as a `SoftContext`. The caller does not use it any more.
         unsafe { free(context.cast::<SoftContext>()) };
         Ok(())
     }
@@ -229,7 +229,7 @@ impl Provider for Soft {
         // SAFETY: the object is alive (caller).
         let queue = unsafe { find(cq.as_ptr()) };
         let granted = queue_verbs::resize_cq(&queue, cqe)?;
-        // SAFETY: the queue is alive, and nobody else uses this member meanwhile (caller).
+        // SAFETY: the queue is alive, and nobody else uses its `cqe` during this call (caller).
         unsafe { (*cq.as_ptr()).cqe = granted };
         Ok(())
     }
@@ -308,8 +308,10 @@ impl Provider for Soft {
         let pair = unsafe { find(qp.as_ptr()) };
         pair.control(Verb::ModifyQp, |state, index| {
             let new = state.modify_pair(index, attributes, mask)?;
-            // libibverbs sets the state too. Here it is set under the lock, so that two threads may call this at once.
-            // SAFETY: the pair is alive (caller). Only the owner of the pair reads this member.
+            // libibverbs also stores the new state in the C struct. The lock is held here, so that two threads may
+            // modify the pair at the same time.
+            // SAFETY: the pair is alive (caller). All writes of this member are under the lock, and only the owner of
+            // the pair reads it.
             unsafe { (*qp.as_ptr()).state = new };
             Ok(())
         })
@@ -348,7 +350,7 @@ impl Provider for Soft {
     }
 
     fn next_timer(&self, context: NonNull<ibv_context>) -> Option<Duration> {
-        // SAFETY: the context is of this provider and open, as [`Provider`] demands.
+        // SAFETY: the context is of this provider and open: `Provider` demands that of its callers.
         unsafe { open_context(context.as_ptr()) }.fabric.lock().next_wakeup()
     }
 }

@@ -11,7 +11,7 @@ fn readable(node: &Node) -> bool {
     // SAFETY: the context is open.
     let fd = unsafe { (*node.context.as_ptr()).async_fd };
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: `poll` is one entry.
+    // SAFETY: `poll` is one entry, and the count is 1.
     unsafe { libc::poll(&mut poll, 1, 0) == 1 }
 }
 

@@ -67,7 +67,7 @@ fn c157_a_datagram_comes_with_its_header() {
     assert_eq!(u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }), 0x0102_0304);
     let bytes = to.get(104);
     assert_eq!(bytes[40..], text);
-    // An IPv4 header in the last 20 bytes, with a correct checksum.
+    // The last 20 bytes of the header are an IPv4 header with a correct checksum.
     let ipv4 = &bytes[20..40];
     assert_eq!((ipv4[0], ipv4[1], ipv4[8], ipv4[9]), (0x45, 0x28, 64, 17));
     assert_eq!((&ipv4[12..16], &ipv4[16..20]), (&post.a.gid[12..], &post.b.gid[12..]));
@@ -189,9 +189,9 @@ fn row_33_an_address_must_be_of_the_pairs_domain_and_alive() {
     let post = Post::on(Fabric::manual());
     post.left.send(post.a, post.to_right(Request::send(2, &[])));
     let ah = post.left.addresses.borrow_mut().pop().unwrap();
-    // SAFETY: the handle is alive. The request in flight holds only its number.
+    // SAFETY: the handle is alive. The request in flight names the handle only by its number.
     unsafe { Soft.destroy_ah(ah) }.unwrap();
-    // A new handle does not get the old number.
+    // A new handle does not get the number of the destroyed one.
     post.left.address(post.b.gid);
     post.fabric.run();
     assert_eq!(post.left.completed(), [(2, S::IBV_WC_LOC_QP_OP_ERR)]);

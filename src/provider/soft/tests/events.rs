@@ -5,7 +5,7 @@ fn readable(node: &Node, timeout: i32) -> bool {
     // SAFETY: the object is alive.
     let fd = unsafe { (*node.channel.as_ptr()).fd };
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: `poll` is one entry.
+    // SAFETY: `poll` is one entry, and the count is 1.
     unsafe { libc::poll(&mut poll, 1, timeout) == 1 }
 }
 

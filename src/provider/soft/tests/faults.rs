@@ -67,7 +67,7 @@ fn verbs_of_all_objects_fail() {
     let fail = |verb| fabric.inject(fails(verb, 0));
     let expect = |result, verb| assert_eq!(errno(result), Err((verb, libc::ENOMEM)));
     fail(Verb::AllocMw);
-    // SAFETY: here and below, all objects are alive. A verb that fails does not end its object.
+    // SAFETY: here and below, all objects are alive. A verb that fails destroys no object.
     expect(unsafe { Soft.alloc_mw(node.domain, ibv_mw_type::IBV_MW_TYPE_2) }.map(|_| ()), "ibv_alloc_mw");
     fail(Verb::DeallocMw);
     // SAFETY: the object is alive.

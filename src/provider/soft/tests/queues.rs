@@ -7,7 +7,7 @@ fn a_send_slot_is_free_when_a_completion_was_polled() {
         link.right.receive(link.b, id, &[]);
         link.left.send(link.a, Request::send(id, &[]));
     }
-    // All requests have completed, but a slot is free only after its completion was polled.
+    // All requests have completed, but a slot becomes free only when the completion of its request is polled.
     assert_eq!(link.left.try_send(link.a, Request::send(8, &[])), libc::ENOMEM);
     assert_eq!(link.right.try_receive(link.b, 8, &[]), libc::ENOMEM);
     assert_eq!(link.left.poll_raw(3).unwrap().len(), 3);
@@ -84,7 +84,8 @@ fn a_list_stops_at_its_first_bad_request() {
     wrs[1].num_sge = CAP.max_recv_sge as i32 + 1;
     assert_eq!(link.right.post_receives(link.b, &mut wrs), (libc::EINVAL, Some(5)));
     let mut wrs: Vec<_> = (10..20).map(|id| receive_wr(id, &mut [])).collect();
-    // The queue is full: one request has an unpolled completion, one waits, and one was just posted.
+    // Three of the eight slots are taken: receive 1 has an unpolled completion, receive 2 waits, and receive 4 was just
+    // posted. So five more receives fit, and receive 15 is refused.
     assert_eq!(link.right.post_receives(link.b, &mut wrs), (libc::ENOMEM, Some(15)));
 }
 

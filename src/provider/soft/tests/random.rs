@@ -34,14 +34,15 @@ fn requests_complete_in_order_and_once() {
         let mut pairs: Vec<(usize, Pair)> = (0..4).map(|number| (number % 2, nodes[number % 2].pair())).collect();
         let regions: Vec<Region> =
             [0, LOCAL, READ, ALL].iter().flat_map(|access| nodes.iter().map(|node| node.memory(8, *access))).collect();
-        // The last id that completed, by queue pair number and side. Ids of later requests are greater.
+        // For each queue pair and side (send or receive), the id of the last completion. Later requests have greater
+        // ids.
         let mut last: HashMap<(u32, bool), u64> = HashMap::new();
         let mut id = 0;
         for _ in 0..steps {
             let slot = random.below(4) as usize;
             let (number, pair) = pairs[slot];
             let (node, peer) = (&nodes[number], pairs[slot ^ 1].1);
-            // Picks a region: in most cases one of that side with all rights.
+            // Picks a region. In 8 of 10 cases it is the region of the node `side` that has all rights.
             let mut region = |side| match random.below(10) {
                 0 => random.pick(&regions),
                 1 => regions[4 + side],
@@ -136,7 +137,7 @@ fn requests_of_all_transports_complete_in_order_and_once() {
         let addresses: Vec<_> = (0..4_usize)
             .map(|number| nodes[number % 2].address(if number < 2 { nodes[1 - number].gid(1) } else { RAW }))
             .collect();
-        // The last id that completed, by queue. Ids of later requests are greater.
+        // For each work queue, the id of the last completion. Later requests have greater ids.
         let mut last: HashMap<(usize, u32, bool), u64> = HashMap::new();
         let mut id = 0;
         for _ in 0..steps {

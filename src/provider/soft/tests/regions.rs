@@ -32,7 +32,7 @@ fn zero_based_regions_count_from_their_beginning() {
     let counter = link.left.memory(1, LOCAL);
     assert_eq!(link.status(Request::add(2, &[counter.sge(0, 8)], &to, 0, 0).at(8, to.rkey())), SUCCESS);
     assert_eq!(counter.get(8), to.get(16)[8..]);
-    // Requests with the keys cannot use the memory's own address.
+    // A request that uses a key of the region must count from 0: the memory's own address is refused.
     assert_eq!(link.status(Request::write(3, &[sge], &to, 0)), S::IBV_WC_REM_ACCESS_ERR);
 }
 
@@ -94,7 +94,7 @@ fn locked_memory_has_a_limit() {
     fabric.heal();
     assert!(node.try_register(1, 0).is_ok());
     node.deregister(&second).unwrap();
-    // The fault fails only one call, so the second try succeeds.
+    // The fault makes only one call fail, so the second call succeeds.
     fabric.inject(Fault::VerbFails { verb: Verb::RegMrIova, after: 0, count: 1, errno: libc::ENOMEM });
     let memory = node.memory(1, 0);
     assert_eq!(register_iova(&node, &memory, 0, memory.addr(), 0).map(|_| ()), Err(libc::ENOMEM));

@@ -24,7 +24,7 @@ fn as_many_entries_as_the_device_says() {
     let (from, to) = (link.left.memory(32, 0), link.right.memory(32, ALL));
     from.set(&(0..=255).collect::<Vec<u8>>());
     let entries = |region: &Region, count: u64| -> Vec<ibv_sge> {
-        // Entries of four bytes each, in reverse order.
+        // Each entry has four bytes. The addresses of the entries go down.
         (0..count).map(|entry| region.sge(4 * 31_u64.saturating_sub(entry), 4)).collect()
     };
     // The device reuses its vectors, so later rounds must give the same result as the first.
@@ -39,7 +39,7 @@ fn as_many_entries_as_the_device_says() {
         assert_eq!(link.right.completed(), [(3, SUCCESS)]);
         assert_eq!(to.get(132)[128..], from.get(128)[124..]);
     }
-    // A read and a write with many entries.
+    // Reads and writes take many entries too.
     let back = link.left.memory(32, LOCAL);
     assert_eq!(link.status(Request::read(5, &entries(&back, 32), &to, 0)), SUCCESS);
     let forward: Vec<u8> = to.get(128).chunks(4).rev().flatten().copied().collect();

@@ -82,7 +82,7 @@ fn data_goes_to_memory_of_the_queues_domain() {
     assert_eq!(star.right.poll()[0].byte_len, 6);
     assert_eq!(to.get(12), b"sh\0\0\0\0\0\0ared");
 
-    // The queue belongs to another domain than its pair. Its receives use memory of the queue's domain.
+    // The shared queue and its pair belong to different domains. The receives use memory of the queue's domain.
     let node = Node::new(&star.fabric, "other");
     // SAFETY: the context is open.
     let domain = unsafe { Soft.alloc_pd(node.context) }.unwrap();
@@ -259,7 +259,7 @@ fn c151_c137_a_pair_with_a_shared_queue_has_none_of_its_own() {
     let lone = star.right.shared(2);
     assert_eq!(star.right.share(lone, 1, &[]), 0);
     let lone = star.right.queues.borrow_mut().pop().unwrap();
-    // SAFETY: nobody uses the queue any more. Its receives are dropped.
+    // SAFETY: the queue is alive, and nobody uses it any more. The device drops the receives in it.
     unsafe { Soft.destroy_srq(lone) }.unwrap();
 }
 

@@ -275,7 +275,7 @@ fn draining_finishes_what_was_begun_and_holds_the_rest() {
     let link = Link::manual();
     link.left.send(link.a, Request::send(1, &[]));
     link.left.send(link.a, Request::send(2, &[]));
-    // The device has started the request, which waits because the peer has no receive.
+    // The device starts request 1, which then waits, because the peer has no receive.
     assert!(link.fabric.step());
     link.a.enter(SQD).unwrap();
     assert_eq!((link.a.state(), link.a.query().sq_draining), (SQD, 1));

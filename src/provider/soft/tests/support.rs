@@ -120,8 +120,8 @@ impl Node {
         let mut wr = receive_wr(id, &mut sges);
         let mut bad = ptr::null_mut();
         let post = self.ops().post_srq_recv.unwrap();
-        // SAFETY: the queue is alive. `wr` is a list of one request, and the device may use its memory until the node
-        // ends.
+        // SAFETY: the queue is alive. `wr` is a list of one request, and the device may use the memory that it names
+        // until the node is dropped.
         let errno = unsafe { post(srq.as_ptr(), &mut wr, &mut bad) };
         assert_eq!(errno != 0, ptr::eq(bad, &wr));
         errno
@@ -174,7 +174,7 @@ impl Node {
                 _ => {
                     // SAFETY: an event of this kind has this member of the union.
                     let qp = unsafe { event.element.qp };
-                    // SAFETY: the pair is alive: no test destroys a pair whose events wait.
+                    // SAFETY: the pair is alive: the device drops the events of a pair when the pair is destroyed.
                     unsafe { (*qp).qp_num }
                 }
             };
@@ -242,7 +242,7 @@ impl Pair {
         let mut bind = ibv_mw_bind { wr_id: id, send_flags, bind_info };
         // SAFETY: the window is alive.
         let ibv_mw { context, pd, type_, .. } = unsafe { window.read() };
-        // The inline C function makes these checks before it calls the provider.
+        // In C, `ibv_bind_mw` is an inline function that makes these checks before it calls the provider.
         let is_empty = bind_info.addr == 0 && bind_info.length == 0;
         if type_ != ibv_mw_type::IBV_MW_TYPE_1 || bind_info.mr.is_null() && !is_empty {
             return libc::EINVAL;

@@ -26,7 +26,7 @@ fn messages_are_gathered_and_scattered_over_all_kinds_of_memory() {
         let bytes: Vec<u8> = (0..1600).map(|i| (i * 7) as u8).collect();
         from.set(&bytes);
         let (one, two, three) = (from.sge(1, 1), from.sge(100, 0), from.sge(5, 1301));
-        // These are more entries than a list holds without an allocation.
+        // There are more than `FEW` entries, so the device must allocate a vector for the list.
         let into = [to.sge(1599, 1), to.sge(3, 2), to.sge(8, 8), to.sge(17, 700), to.sge(800, 1), to.sge(801, 798)];
         link.right.receive(link.b, 1, &into);
         assert_eq!(link.status(Request::send(2, &[one, two, three])), SUCCESS);
@@ -184,7 +184,8 @@ fn packet_numbers_go_on_over_messages_of_many_packets() {
         assert_eq!(link.status(Request::read(id, &[local.sge(0, 5000)], &to, 0)), SUCCESS);
         assert_eq!(link.status(Request::add(id, &[local.sge(0, 8)], &to, 0, 1)), SUCCESS);
     }
-    // Four rounds of 8 + 5 + 1 packets, from 0xfffffe on: the number wraps around.
+    // Each of the four rounds has 8 + 5 + 1 packets. The first packet has the number 0xfffffe, so the numbers wrap
+    // around.
     assert_eq!(link.a.query().sq_psn, 4 * 14 - 2);
     assert_eq!(link.b.query().rq_psn, 4 * 14 - 2);
 }
@@ -192,7 +193,8 @@ fn packet_numbers_go_on_over_messages_of_many_packets() {
 #[test]
 fn devices_of_two_fabrics_do_not_meet() {
     let (one, other) = (Link::automatic(), Link::automatic());
-    // The pairs have the same numbers and addresses, but are in another fabric, where no packet arrives.
+    // The pairs of the two fabrics have the same numbers and addresses, but no packet goes from one fabric to the
+    // other.
     assert_eq!((one.a.qpn(), one.b.gid), (other.a.qpn(), other.b.gid));
     other.right.receive(other.b, 1, &[]);
     one.right.receive(one.b, 2, &[]);
@@ -206,7 +208,7 @@ fn devices_of_two_fabrics_do_not_meet() {
 fn two_threads_may_post_and_poll_at_once() {
     const COUNT: u64 = 2000;
     struct Both(Link);
-    // SAFETY: below, each thread only calls functions of the device, and only one thread uses the left node.
+    // SAFETY: below, one thread uses only the left node, and the other thread only the right node.
     unsafe impl Sync for Both {}
     let both = Both(Link::with(Fabric::new(), Settings { rnr_retry: 7, ..SETTINGS }, SETTINGS));
     let both = &both;

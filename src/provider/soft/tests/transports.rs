@@ -84,7 +84,8 @@ fn each_required_attribute_is_required_and_each_other_refused() {
 
 #[test]
 fn a_reliable_pair_leaves_no_send_error() {
-    // A pair of this transport is never in that state, so naming it as the current state is refused too.
+    // A reliable pair is never in Send Queue Error. So a transition that names this state as the current one is
+    // refused.
     let node = Node::new(&Fabric::new(), "one");
     let pair = in_state(&node, RC, RTS);
     let named = ibv_qp_attr { qp_state: RTS, cur_qp_state: SQE, ..ibv_qp_attr::default() };

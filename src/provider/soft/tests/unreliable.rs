@@ -82,7 +82,7 @@ fn a_failed_send_stops_sending_and_not_receiving() {
     link.left.receive(link.a, 3, &[]);
     link.right.send(link.b, Request::send(4, &[]));
     assert_eq!(link.left.completed(), [(3, SUCCESS)]);
-    // The failed send did not stop the receives; but the pair cannot go to Send Queue Drain.
+    // The pair still receives after the failed send. But it cannot go from Send Queue Error to Send Queue Drain.
     assert_eq!(link.a.enter(SQD), Err(libc::EINVAL));
     link.a.enter(RTS).unwrap();
     link.right.poll();
@@ -100,7 +100,7 @@ fn what_was_posted_before_a_failure_was_known_is_flushed() {
     }
     assert!(link.fabric.step() && link.fabric.step());
     assert_eq!(link.a.state(), SQE);
-    // Requests that are not flushed yet when sends start again are not sent either.
+    // Requests 2 and 3 are not flushed yet. When sending starts again, they are flushed, not sent.
     link.a.enter(RTS).unwrap();
     link.left.send(link.a, Request::send(4, &[]));
     link.fabric.run();

@@ -150,22 +150,22 @@ fn m2_m3_what_cannot_be_bound() {
     request.bind.as_mut().unwrap().rkey = rkey_of(link.right.window(TWO));
     link.right.send(link.b, request);
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_MW_BIND_ERR)]);
-    // The window is gone when the bind is executed, and another window has its index by then.
+    // When the bind is executed, the window is gone, and another window has the same index.
     let link = Link::manual();
     let (region, window) = (link.right.memory(1, LOCAL | BIND), link.right.window(TWO));
     link.right.send(link.b, Request::bind(1, window, bind_info(&region, 0, 8, READ)));
     let window = link.right.windows.borrow_mut().pop().unwrap();
-    // SAFETY: the window is alive. The request in flight holds only its number.
+    // SAFETY: the window is alive. The request in flight names the window only by its number.
     unsafe { Soft.dealloc_mw(window) }.unwrap();
     link.right.window(TWO);
     link.fabric.run();
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_MW_BIND_ERR)]);
-    // The region is gone when the bind is executed.
+    // When the bind is executed, the region is gone, and another region has the same index.
     let link = Link::manual();
     let (region, window) = (link.right.memory(1, LOCAL | BIND), link.right.window(TWO));
     link.right.send(link.b, Request::bind(1, window, bind_info(&region, 0, 8, READ)));
     link.right.deregister(&region).unwrap();
-    // SAFETY: the domain and the memory are alive. The new region gets the index of the old one, but another key.
+    // SAFETY: the domain and the memory are alive. The new region gets the index of the old region, but another key.
     let again = unsafe { Soft.reg_mr(link.right.domain, region.words.cast(), 8, ibv_access_flags(LOCAL | BIND)) };
     link.fabric.run();
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_MW_BIND_ERR)]);
@@ -414,7 +414,8 @@ fn a_bind_and_the_send_of_its_key_stay_in_order() {
 
 #[test]
 fn what_lies_behind_a_window_is_touched_by_whole_words() {
-    // The owner also sends from that memory and receives into it. Miri checks these accesses for data races.
+    // Here the owner of a region sends from the memory behind a window and receives into it. Miri checks these accesses
+    // for data races.
     let link = Link::automatic();
     let region = link.right.memory(4, LOCAL | BIND);
     let window = link.right.window(ONE);
