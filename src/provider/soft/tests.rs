@@ -237,14 +237,14 @@ impl Node {
     }
 
     fn deregister(&self, region: &Region) -> Result<(), Errno> {
-        // SAFETY: the object is alive: no test ends an object twice.
+        // SAFETY: the object is alive: no test destroys an object twice.
         unsafe { Soft.dereg_mr(region.mr) }.map_err(|error| error.errno())?;
         self.regions.borrow_mut().iter_mut().filter(|other| other.mr == region.mr).for_each(|other| other.live = false);
         Ok(())
     }
 
     fn destroy(&self, pair: Pair) -> Result<(), Errno> {
-        // SAFETY: the object is alive: no test ends an object twice.
+        // SAFETY: the object is alive: no test destroys an object twice.
         unsafe { Soft.destroy_qp(pair.qp) }.map_err(|error| error.errno())?;
         self.pairs.borrow_mut().retain(|qp| *qp != pair.qp);
         Ok(())

@@ -26,7 +26,7 @@ fn messages_are_gathered_and_scattered_over_all_kinds_of_memory() {
         let bytes: Vec<u8> = (0..1600).map(|i| (i * 7) as u8).collect();
         from.set(&bytes);
         let (one, two, three) = (from.sge(1, 1), from.sge(100, 0), from.sge(5, 1301));
-        // There are more than `FEW` entries, so the device must allocate a vector for the list.
+        // A list of more than four entries needs a vector: the device must allocate one for these six.
         let into = [to.sge(1599, 1), to.sge(3, 2), to.sge(8, 8), to.sge(17, 700), to.sge(800, 1), to.sge(801, 798)];
         link.right.receive(link.b, 1, &into);
         assert_eq!(link.status(Request::send(2, &[one, two, three])), SUCCESS);
