@@ -147,7 +147,7 @@ pub(crate) struct PrivateMapping {
 }
 
 impl PrivateMapping {
-    /// `mmap(2)`: `len` zeroed bytes, with `flags` besides. Maps nothing if `len` is 0.
+    /// `mmap(2)`: maps `len` zeroed private bytes; `flags` are passed as well. Maps nothing if `len` is 0.
     pub(crate) fn new(len: usize, flags: i32) -> io::Result<Self> {
         if len == 0 {
             return Ok(Self { map: Mapping::of_nothing() });

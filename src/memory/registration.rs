@@ -127,8 +127,8 @@ impl RegionInner {
     /// Registers static memory, for the device to read.
     pub(super) fn of_static(domain: &Arc<DomainInner>, bytes: &'static [u8]) -> Result<Self, RegisterFailure> {
         let span = Span::of::<LocalRead, u8>(ptr::from_ref(bytes).cast_mut());
-        // SAFETY: the bytes are borrowed for ever, so nobody writes or frees them; with these rights the device only
-        // reads them.
+        // SAFETY: the bytes are borrowed for `'static`, so nobody writes or frees them. With these rights the device
+        // only reads them.
         unsafe { Self::new(domain, span) }
     }
 

@@ -324,7 +324,7 @@ impl<D> Shelf<D> {
         items
     }
 
-    /// From here on, only the holder of the desk changes the head.
+    /// Guards the shelf: from here on, only the holder of the desk changes the head.
     fn guard(&self) {
         self.head.0.fetch_or(GUARDED, Ordering::Acquire);
     }

@@ -506,7 +506,7 @@ impl OwnedId {
     calls! {
         fn bind(_library: &Library, address: &mut Address) = rdma_bind_addr(_, address.as_ptr());
         /// The call writes members after its request to the kernel. Without the lock, another thread could take the
-        /// event that answers the request meanwhile. `source` may be missing.
+        /// event that answers the request before those members are written. `source` may be missing.
         fn resolve_addr(_library: &Library, source: Option<&mut Address>, to: &mut Address, timeout: i32)
             = rdma_resolve_addr(_, source.map_or(ptr::null_mut(), Address::as_ptr), to.as_ptr(), timeout);
         /// The call asks the kernel for the address again, and writes it to members that taking an event also writes.
