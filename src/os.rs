@@ -31,7 +31,7 @@ pub(crate) fn epoll_add(epoll: BorrowedFd<'_>, fd: BorrowedFd<'_>) -> io::Result
 #[cfg(not(miri))]
 pub(crate) fn poll_readable<const N: usize>(fds: [BorrowedFd<'_>; N], left: std::time::Duration) -> io::Result<usize> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    // A time that the system cannot represent counts as for ever.
+    // If `left` does not fit a `Timespec`, wait without a time limit.
     let left = Timespec::try_from(left).ok();
     Ok(poll(&mut fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)), left.as_ref())?)
 }
@@ -126,7 +126,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.len != 0 {
-            // SAFETY: the map is our own (0). Nobody uses it any more: whoever uses its bytes holds this.
+            // SAFETY: the map is our own (0). Nobody uses the map any more: whoever uses its bytes holds this
+            // `Mapping`.
             let ended = unsafe { mm::munmap(self.as_ptr().cast(), self.len) };
             debug_assert!(ended.is_ok(), "{ended:?}");
         }
@@ -146,7 +147,7 @@ pub(crate) struct PrivateMapping {
 }
 
 impl PrivateMapping {
-    /// `mmap(2)`: `len` zeroed bytes, with `flags` besides. Maps nothing if `len` is 0.
+    /// `mmap(2)`: maps `len` zeroed private bytes; `flags` are passed as well. Maps nothing if `len` is 0.
     pub(crate) fn new(len: usize, flags: i32) -> io::Result<Self> {
         if len == 0 {
             return Ok(Self { map: Mapping::of_nothing() });
@@ -195,7 +196,8 @@ impl PrivateMapping {
         if self.map.len == 0 {
             return Ok(());
         }
-        // SAFETY: the map is our own (0). Neither of the two advices that callers give changes the content.
+        // SAFETY: the map is our own (0). Callers pass `MADV_POPULATE_WRITE` or `MADV_HUGEPAGE`, and neither changes
+        // the content.
         Ok(unsafe { mm::madvise(self.as_ptr().cast(), self.map.len, advice) }?)
     }
 

@@ -191,7 +191,7 @@ impl AsyncEvents {
                 Ok(Taken::OfNobody) => continue,
                 Ok(Taken::Nothing) if fatal.load(Ordering::Relaxed) => return Err(EventsError::DeviceGone),
                 Ok(Taken::Nothing) => return Ok(None),
-                // The kernel answers `EIO` when the device was removed.
+                // The kernel answers `EIO` once the device is removed.
                 Err(error) if error.errno() == libc::EIO => {
                     if fatal.load(Ordering::Relaxed) {
                         return Err(EventsError::DeviceGone);

@@ -117,8 +117,8 @@ pub fn devices() -> Result<Vec<Device>, VerbError> {
 
 /// The devices that are not soft.
 fn hardware() -> Result<Vec<Device>, VerbError> {
-    // libibverbs reads its environment once, during the call below. This call notes a forbidden variable that is set
-    // now, so that `open` refuses even if the variable is gone by then.
+    // libibverbs reads its environment once, in `provider::hardware` below. `forbidden_variable` remembers a forbidden
+    // variable that is set now, so that `open` refuses it even if it is no longer set by then.
     let _ = context::forbidden_variable();
     let listed = provider::hardware()?;
     Ok(listed.into_iter().map(|d| Device { name: d.name, guid: u64::from_be(d.guid_be), soft: false }).collect())

@@ -304,7 +304,7 @@ impl Port {
 
     /// The greatest MTU that its link carries now.
     pub fn active_mtu(&self) -> Mtu {
-        // If a newer device reports an unknown code, this is the smallest MTU, which every link carries.
+        // If a newer device reports an unknown code, return the smallest MTU, which every link carries.
         Mtu::from_code(self.attributes.active_mtu.0).unwrap_or(Mtu::Bytes256)
     }
 
@@ -363,7 +363,7 @@ impl Port {
 fn entry(row: &sys::ibv_gid_entry, is_iwarp: bool) -> Option<GidEntry> {
     let gid = Gid(row.gid.bytes());
     let kind = match row.gid_type {
-        // No number stands for iWARP: such a device reports 0.
+        // No GID type stands for iWARP: an iWARP device reports 0.
         0 if is_iwarp => GidKind::Iwarp,
         0 => GidKind::InfiniBand,
         1 => GidKind::RoceV1,

@@ -206,7 +206,7 @@ mod tests {
         drop(pool);
         let giving = std::thread::spawn(move || drop(other));
         for (block, length) in blocks {
-            // SAFETY: the block belongs to this test, and is longer than a `u64`.
+            // SAFETY: the block belongs to this test, and has room for a `u64`.
             unsafe { block.at.cast::<u64>().write(7) };
             // SAFETY: the block was taken with this length, and is not used any more.
             unsafe { Blocks::give_back(block, length) };
@@ -223,14 +223,15 @@ mod tests {
         let rounds = if cfg!(miri) { 60 } else { 3000 };
         let go = |seed: usize| {
             for round in 0..rounds {
-                // In the first half of the rounds the threads mostly take blocks; in the second they mostly give back.
+                // In the first half of the rounds the threads mostly take blocks; in the second half they mostly give
+                // blocks back.
                 let takes = (round * 7 + seed * 3) % 10 < if round < rounds / 2 { 8 } else { 3 };
                 let length = [1, 2, 3, 9, 600][(round * 5 + seed) % 7 % 5];
                 if takes {
                     let block = pool.take(length);
                     let number = block.at.addr().get();
                     for line in [0, length - 1] {
-                        // SAFETY: the block belongs to this test, and has this many lines.
+                        // SAFETY: the block belongs to this test, and has `length` lines, so `line` is one of them.
                         let at = unsafe { block.at.add(line) };
                         // SAFETY: the line belongs to this test.
                         unsafe { at.cast().write(number) };
@@ -241,7 +242,7 @@ mod tests {
                 let Some((address, index, length)) = taken.lock().unwrap().pop() else { continue };
                 let block = Block { at: NonNull::with_exposed_provenance(address), index };
                 for line in [0, length - 1] {
-                    // SAFETY: the block has this many lines.
+                    // SAFETY: the block has `length` lines, so `line` is one of them.
                     let at = unsafe { block.at.add(line) };
                     // SAFETY: the thread that took the block has written the line.
                     assert_eq!(unsafe { at.cast::<usize>().read() }, address.get());

@@ -169,8 +169,8 @@ pub trait Named: 'static + Sized {
     const NAME: &'static str;
 }
 
-// There is no such implementation of `Brand`: it would make the compiler suggest `B: Named` to a function that lacks
-// `B: Brand`, and `Scoped` and `Checked` are not `Named`.
+// Only `Sealed` is implemented for all `N: Named`. If `Brand` were as well, the compiler would tell a function that
+// lacks `B: Brand` to add `B: Named`. But `Scoped` and `Checked` are not `Named`.
 #[diagnostic::do_not_recommend]
 impl<N: Named> sealed::Sealed for N {}
 
@@ -217,8 +217,8 @@ impl Claim {
     pub(crate) fn take<N: Named>() -> Option<Self> {
         let name = TypeId::of::<N>();
         let fresh = lock(&TAKEN).insert(name);
-        // `then_some` would be wrong: it makes a claim in any case, and the drop of that claim would free the name of
-        // another domain.
+        // `then_some` would be wrong: it makes a claim even if the name is taken, and dropping that claim would free
+        // the name of another domain.
         fresh.then(|| Self(name))
     }
 }

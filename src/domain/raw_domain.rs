@@ -65,9 +65,9 @@ impl DomainInner {
 
 impl Drop for DomainInner {
     fn drop(&mut self) {
-        // No object of the domain is left: each one holds a reference to this.
+        // No object of the domain is left: each object holds a reference to this `DomainInner`.
         if let Err(error) = handles::Domain::end_shared(&mut self.handle, "ibv_dealloc_pd") {
-            // The device still has the domain, so its name stays taken and its device open.
+            // The device still has the domain, so the name stays taken and the device stays open.
             mem::forget(self.claim.take());
             mem::forget(Arc::clone(&self.context));
             note_leak("a protection domain", error);

@@ -84,7 +84,7 @@ impl Address {
     /// The address of bytes that a device may access from now on. A device gets the address as an integer.
     pub(super) fn expose(first: *mut u8) -> Self {
         first.expose_provenance();
-        // No memory is behind a null pointer, so a dangling pointer may replace it.
+        // A null pointer has no memory behind it, so a dangling pointer may replace it.
         Self(ObjectPtr(NonNull::new(first).unwrap_or(NonNull::dangling())))
     }
 
@@ -287,7 +287,7 @@ impl<T: Plain> Owner for Vec<T> {
 
     fn rebuild(parts: TakenApart<Self>) -> Self {
         let (address, (len, capacity)) = (parts.address(), parts.into_kept());
-        // SAFETY: these are pointer, length and capacity of a vector that was taken apart. They are used once, and
+        // SAFETY: these are pointer, length and capacity of a vector that was taken apart. They are used only once, and
         // nobody else uses the bytes (`TakenApart`, 0); any bytes are a valid `T`.
         unsafe { Vec::from_raw_parts(address.as_ptr().cast(), len, capacity) }
     }

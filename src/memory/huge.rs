@@ -116,7 +116,8 @@ impl Pages {
         };
         let map = PrivateMapping::new(mapped, libc::MAP_HUGETLB | kind).map_err(refused)?;
         match map.populate() {
-            // An older kernel does not know `MADV_POPULATE_WRITE`. Then the map has still reserved the pages.
+            // Before Linux 5.14, `MADV_POPULATE_WRITE` fails with `EINVAL`. That does no harm: the map has reserved its
+            // huge pages.
             Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(refused(error)),
             _ => Ok(Self { map, len: len_bytes }),
         }
@@ -138,7 +139,7 @@ impl Pages {
             return Self::new(len_bytes);
         }
         let map = PrivateMapping::aligned_to_huge_pages(len_bytes).map_err(|source| NoPages { len_bytes, source })?;
-        // If the kernel does not take the advice, the pages are ordinary ones, which serve too.
+        // If the kernel refuses the advice, the memory has ordinary pages. That is not an error.
         let _ = map.prefer_huge_pages();
         Ok(Self { map, len: len_bytes })
     }

@@ -251,7 +251,7 @@ pub(crate) struct Part {
     raw: ObjectPtr<Descriptor>,
 }
 
-// An `ObjectPtr` may go to any thread, and so may the descriptor behind it.
+// An `ObjectPtr` may go to any thread, whatever it points to. So assert that a descriptor may, too.
 static_assertions::assert_impl_all!(Descriptor: Send, Sync);
 
 impl Part {
@@ -277,7 +277,7 @@ impl Part {
 
     /// One more reference.
     fn another(&self) -> Self {
-        // As in `Arc`: a program that forgets so many clones is ended, before the number wraps around.
+        // As `Arc` does: abort a program that has forgotten so many clones, before the count wraps around.
         if self.references.fetch_add(1, Ordering::Relaxed) > usize::MAX / 2 {
             process::abort();
         }
@@ -331,11 +331,11 @@ impl Drop for Part {
     }
 }
 
-/// Gives up the reference. A function of its own, so that the drop of a part is short wherever it is inlined.
+/// Gives up the reference. This is a function of its own, so that a drop of a part inlines little code.
 #[inline(never)]
 fn let_go(part: ManuallyDrop<Part>) {
     if part.is_last() && !part.goes_home() {
-        // SAFETY: the pointer came from a box, and this was the last reference (0), which ends here.
+        // SAFETY: the pointer came from a box (0). This was the last reference, and it ends here.
         free(unsafe { Box::from_raw(part.raw.0.as_ptr()) });
     }
 }
@@ -405,7 +405,8 @@ impl SharedPart {
         if range.end > self.filled() {
             return None;
         }
-        // A slice of a slice keeps the first share, so that the last drop of a long chain needs little stack.
+        // A slice of a slice keeps a share of the whole part, not of the outer slice. Otherwise slices could form a
+        // long chain, and the drop of the last one would recurse along the chain.
         let share = if let Home::Slice(share) = &self.home { share.clone() } else { self.clone() };
         let (address, region) = (self.address().plus(range.start), Arc::clone(self.region()));
         Some(Self { part: Descriptor::part(address, len_bytes, false, region, Home::Slice(share)) })
@@ -474,8 +475,8 @@ impl UniquePart {
     /// Takes over a part that has just left its shelf.
     #[inline(always)]
     pub(super) fn from_home(taken: Taken<Descriptor>) -> Self {
-        // SAFETY: the shelf has owned the only reference to an exclusive descriptor (`Home::Shelf`, 0), and has just
-        // given it away. No request names the part: a request would have a handle of it.
+        // SAFETY: the shelf owned the only reference to an exclusive descriptor (`Home::Shelf`, 0), and has just given
+        // it away. No request names the part: such a request would hold another reference.
         unsafe { Self::from_raw(taken.into_pointer()) }
     }
 

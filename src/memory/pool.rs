@@ -520,8 +520,8 @@ impl PoolInner {
             if let Some(taken) = class.shelf.take_in_turn() {
                 return Ok(UniquePart::from_home(taken));
             }
-            // Other threads may take all that this adds, before this thread takes any. Then the pool grows once more,
-            // if it may.
+            // Other threads may take all new buffers before this thread takes one. Then the loop grows the pool again,
+            // if the pool may grow.
             self.grow(class)?;
         }
     }
@@ -677,7 +677,8 @@ impl<B: Brand> Future for Take<B> {
         let at_once = tried.and_then(Result::ok);
         let mut wait = || class.shelf.wait(&mut this.ticket, context.waker()).map(UniquePart::from_home);
         let mut found = at_once.or_else(&mut wait);
-        // A trim may have made room since the try, before anybody waited for it.
+        // Between the try and the wait, a trim may have made room. It added no buffers, since nobody waited yet. So try
+        // to grow once more.
         if found.is_none() && was_at_limit && inner.grow(class).is_ok() {
             found = wait();
         }

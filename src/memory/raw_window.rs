@@ -140,8 +140,8 @@ impl WindowInner {
             length: part.capacity() as u64,
             mw_access_flags: rights,
         };
-        // For type 2 the caller counts the keys (`ibv_inc_rkey(3)`): the provider reads the old key from the window,
-        // and this bind uses the next one.
+        // For type 2 the caller increments the key (`ibv_inc_rkey(3)`). The provider reads the old key from the window,
+        // and this bind uses the next key.
         if !self.is_type_1() {
             held.set_rkey(self.rkey);
             self.rkey = sys::inline::ibv_inc_rkey(self.rkey);

@@ -113,8 +113,8 @@ impl RegionInner {
         }
         let (address, len_bytes, exported) = (memory.address(), memory.len_bytes(), memory.exported());
         let span = Span { address, len_bytes, exported, zero_based: A::ZERO_BASED, rights: A::FLAGS };
-        // SAFETY: the owner is taken apart, so nobody else claims the bytes, and it keeps the descriptor open. Only
-        // `end` releases the owner, after the registration has ended.
+        // SAFETY: the owner is taken apart, so nobody else uses the bytes. The owner also keeps the descriptor open.
+        // Only `end` releases the owner, after the registration has ended.
         match unsafe { Self::new(domain, span) } {
             Ok(mut region) => {
                 region.owner = Some(memory.hold());
@@ -127,8 +127,8 @@ impl RegionInner {
     /// Registers static memory, for the device to read.
     pub(super) fn of_static(domain: &Arc<DomainInner>, bytes: &'static [u8]) -> Result<Self, RegisterFailure> {
         let span = Span::of::<LocalRead, u8>(ptr::from_ref(bytes).cast_mut());
-        // SAFETY: the bytes are borrowed for ever, so nobody writes or frees them; with these rights the device only
-        // reads them.
+        // SAFETY: the bytes are borrowed for `'static`, so nobody writes or frees them. With these rights the device
+        // only reads them.
         unsafe { Self::new(domain, span) }
     }
 
@@ -151,8 +151,8 @@ impl RegionInner {
         }
         let Span { len_bytes, rights, .. } = span;
         let domain_ptr = DomainPtr { provider: domain.context.provider, pd: domain.raw() };
-        // SAFETY: the domain stays alive: the registration holds it, and leaks it with a region that cannot be ended.
-        // The caller guarantees the rest.
+        // SAFETY: the domain stays alive: the registration holds it. If the region cannot be ended, the registration
+        // leaks both. The caller guarantees the rest.
         let region = unsafe { Region::register(domain_ptr, span.place(), len_bytes, rights) };
         let device = || domain.context.query_device_ex();
         let has_paging = || device().is_ok_and(|device| OnDemandPaging(device.odp_caps).is_there());
@@ -230,8 +230,8 @@ impl RegionInner {
     /// processes and the soft device use whole atomic words too.
     pub(super) fn word(&self, index: usize) -> Option<&AtomicU64> {
         let word = || self.address.as_ptr().cast::<u64>().wrapping_add(index);
-        // SAFETY: the word is inside the memory, aligned and mapped in this process (2). While anybody writes it, all
-        // accesses are those of atomic words (see above).
+        // SAFETY: the word is inside the memory, aligned and mapped in this process (2). While anybody writes the word,
+        // all accesses to it are atomic (see above).
         (index < self.words).then(|| unsafe { AtomicU64::from_ptr(word()) })
     }
 
@@ -250,8 +250,8 @@ impl Drop for RegionInner {
     fn drop(&mut self) {
         match self.end() {
             Ok(Some(owner)) => {
-                // The owner may be of the program's own type. If its drop panics, the panic has been reported; it must
-                // not unwind out of this drop.
+                // The owner may be of the program's own type, whose drop may panic. The panic hook has then reported
+                // the panic, and it must not unwind out of this drop.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| owner.free())) {
                     mem::forget(panic);
                 }

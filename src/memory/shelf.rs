@@ -180,8 +180,9 @@ impl<D> Shelf<D> {
             }
             let spot = self.spots.get(top(head))?;
             let after = after_take(head, spot.next.load(Ordering::Relaxed));
-            // Acquire: this thread sees what the last owner of the item has done to it. Every change of the head reads
-            // and writes it in one step, so the last owner's release reaches this even across other changes.
+            // Acquire: this thread sees what the last owner of the item did to the item. That holds even if other
+            // threads changed the head after the last owner's release: each change of the head is a read-modify-write,
+            // which continues the release sequence.
             match self.head.0.compare_exchange_weak(head, after, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => return Taken::of(spot),
                 Err(now) => head = now,
@@ -323,7 +324,7 @@ impl<D> Shelf<D> {
         items
     }
 
-    /// From here on, only the holder of the desk changes the head.
+    /// Guards the shelf: from here on, only the holder of the desk changes the head.
     fn guard(&self) {
         self.head.0.fetch_or(GUARDED, Ordering::Acquire);
     }
@@ -375,7 +376,7 @@ impl<D> Shelf<D> {
         }
         let head = self.head.0.load(Ordering::Relaxed);
         let after = after_take(head, spots.first().copied().unwrap_or(NOWHERE));
-        // This succeeds: nobody else changes the head.
+        // This succeeds: the shelf is guarded, so nobody else changes the head.
         let _ = self.head.0.compare_exchange(head, after, Ordering::AcqRel, Ordering::Relaxed);
     }
 }

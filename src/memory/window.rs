@@ -310,7 +310,8 @@ impl<B, K: WindowType> BoundWindow<B, K> {
         let missing = OutOfBounds { offset: offset as u64, len_bytes: len_bytes as u64, within };
         let part = self.inner.part().ok_or(missing)?;
         let region = part.region();
-        // Region and part both start on a word boundary, so the result has the same offset within a word as `offset`.
+        // The region and the part both start at a word boundary, so the result and `offset` have the same offset within
+        // a word.
         Ok((region, part.address().addr() - region.address().addr() + offset))
     }
 

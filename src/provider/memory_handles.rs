@@ -70,8 +70,8 @@ impl Region {
 
     /// The local and the remote key.
     pub(crate) fn keys(&self) -> (u32, u32) {
-        // SAFETY: the region is registered (0), so its struct is alive; providers write the keys only while they
-        // register.
+        // SAFETY: the region is registered (0), so its struct is alive; providers write the keys only when they
+        // register a region.
         let mr = unsafe { self.raw.0.as_ref() };
         (mr.lkey, mr.rkey)
     }

@@ -49,7 +49,7 @@ fn exposed(addr: *mut u8) -> *mut c_void {
 }
 
 fn last_errno(verb: &'static str) -> VerbError {
-    // A failed verb may have left `errno` at 0.
+    // A failed verb may have left `errno` at 0: then the error is `EIO`.
     let errno = io::Error::last_os_error().raw_os_error().filter(|&errno| errno > 0);
     VerbError::new(verb, errno.unwrap_or(libc::EIO))
 }
@@ -163,7 +163,7 @@ pub(crate) fn open(wanted: &str) -> Result<Option<NonNull<sys::ibv_context>>, Ve
     Ok(context)
 }
 
-/// Makes reads of `fd` return at once.
+/// Makes `fd` non-blocking.
 pub(super) fn unblock(fd: RawFd, what: &'static str) -> Result<(), VerbError> {
     let mut on = 1_i32;
     // SAFETY: the call sets O_NONBLOCK of a descriptor that we own, and reads one `int`.
@@ -178,7 +178,8 @@ macro_rules! verbs_that_change {
     ($(fn $method:ident($object:ident $(, $argument:ident: $type:ty)*)
         = $($verb:ident)::+(_ $(, $passed:expr)*);)*) => {$(
         unsafe fn $method(&self, object: NonNull<sys::$object>, $($argument: $type),*) -> Result<(), VerbError> {
-            // SAFETY: the object is alive, and not used any more if this verb ends it (caller). References are valid.
+            // SAFETY: the object is alive, and not used any more if this verb ends it (caller). The references among
+            // the arguments are valid.
             let result = unsafe { $($verb)::+(object.as_ptr(), $($passed),*) };
             zero_or_errno(concat!("ibv_", stringify!($method)), result)
         }
@@ -213,8 +214,8 @@ macro_rules! verbs_that_make {
             object: NonNull<sys::$object>,
             $($argument: $type),*
         ) -> Result<NonNull<sys::$made>, VerbError> {
-            // SAFETY: the object and all objects that the attributes name are alive, and the device may access the
-            // memory to register from now on (caller).
+            // SAFETY: the object and all objects that the attributes name are alive. If the verb registers memory, the
+            // device may access that memory from now on (caller).
             let made = unsafe { $($verb)::+(object.as_ptr(), $($passed),*) };
             non_null(concat!("ibv_", stringify!($method)), made)
         }
@@ -298,7 +299,7 @@ impl Provider for RdmaCore {
                 table.truncate(filled);
                 Ok(table)
             }
-            // A negative errno.
+            // `filled` is a negated errno.
             Err(_) => Err(VerbError::new("ibv_query_gid_table", i32::try_from(-filled).unwrap_or(libc::EIO))),
         }
     }
@@ -321,7 +322,7 @@ impl Provider for RdmaCore {
             let error = last_errno("ibv_get_async_event");
             return if error.errno() == libc::EAGAIN { Ok(None) } else { Err(error) };
         }
-        // Acknowledge the event at once, so that destroying its object never waits.
+        // Acknowledge the event now: a destroy of its object waits until all of the object's events are acknowledged.
         // SAFETY: the event was taken just now, and its object is alive until the event is acknowledged.
         unsafe { sys::ibv_ack_async_event(&mut event) };
         Ok(Some(event))
@@ -333,7 +334,7 @@ impl Provider for RdmaCore {
     ) -> Result<NonNull<sys::ibv_comp_channel>, VerbError> {
         // SAFETY: the context is open (caller).
         let channel = non_null("ibv_create_comp_channel", unsafe { sys::ibv_create_comp_channel(context.as_ptr()) })?;
-        // SAFETY: the object was created just now.
+        // SAFETY: the channel was created just now.
         let fd = unsafe { (*channel.as_ptr()).fd };
         if let Err(error) = unblock(fd, "ioctl on a completion channel") {
             // SAFETY: the channel was created just now, and nothing uses it.
@@ -353,8 +354,9 @@ impl Provider for RdmaCore {
             let error = last_errno("ibv_get_cq_event");
             return if error.errno() == libc::EAGAIN { Ok(None) } else { Err(error) };
         }
-        // Acknowledge the event at once, so that destroying its queue never waits.
-        // SAFETY: the event names a completion queue of this channel, which is alive until the event is acknowledged.
+        // Acknowledge the event now: a destroy of its queue waits until all of the queue's events are acknowledged.
+        // SAFETY: the event names a completion queue of this channel. The queue is alive until the event is
+        // acknowledged.
         unsafe { sys::ibv_ack_cq_events(cq, 1) };
         Ok(NonNull::new(cq))
     }
@@ -364,11 +366,11 @@ impl Provider for RdmaCore {
         context: NonNull<sys::ibv_context>,
         attributes: &mut sys::ibv_qp_init_attr_ex,
     ) -> Result<(NonNull<sys::ibv_qp>, Option<NonNull<sys::ibv_qp_ex>>), VerbError> {
-        // SAFETY: the context is open, the domain and the queues in the attributes are alive, and the attributes name
-        // operations of `ibv_wr_*` (caller).
+        // SAFETY: the context is open, the domain and the queues in the attributes are alive, and the attributes ask
+        // for operations of `ibv_wr_*` (caller).
         let raw = unsafe { inline::ibv_create_qp_ex(context.as_ptr(), attributes) };
         let raw = non_null("ibv_create_qp_ex", raw)?;
-        // SAFETY: the object was created just now.
+        // SAFETY: `ibv_create_qp_ex` created the pair just now.
         let extended = unsafe { sys::ibv_qp_to_qp_ex(raw.as_ptr()) };
         Ok((raw, NonNull::new(extended)))
     }

@@ -89,8 +89,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
             // Unreachable: the pair leaves Ready To Send only at the end of a scope.
             return Err(RegisterFailure::Verb(VerbError::new("ibv_reg_mr", libc::EINVAL)));
         };
-        // SAFETY: the memory is borrowed for `'env`, so until `Exclusive::scope` returns. It returns only after
-        // `settle`, when no request names the memory, and no peer reaches it. Otherwise the process has ended. No
+        // SAFETY: the memory is borrowed for `'env`, so until `Exclusive::scope` returns. Before `scope` returns,
+        // `settle` makes sure that no request names the memory and that no peer reaches it, or ends the process. No
         // handle outlives `'scope`.
         let (loan, handle) = unsafe { lending.start(&pair.inner.core.domain) }?;
         engine.loans.push(loan);
@@ -199,7 +199,7 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         compare: u64,
         swap: u64,
     ) -> Posting<'scope, B, LentMut<'scope, B>> {
-        // This may be code of the program, so it runs before the scope is borrowed.
+        // `as_ref` may be the program's own code, so call it before the scope is borrowed.
         let target = target.as_ref();
         self.post(result, |pair, buffer| pair.post_compare_and_swap(buffer, target, compare, swap))
     }
@@ -240,8 +240,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
             }
             Err(error) => {
                 match error {
-                    // The device may have the request, so its slot stays in flight. The memory is in the ledger, and no
-                    // ticket exists.
+                    // The device may have the request, so its slot stays in flight. It counts as abandoned, since the
+                    // program gets no ticket. The ledger keeps the memory.
                     PostError::Uncertain { id, .. } => slots.borrow_mut().posted(slot, id, true),
                     _ => slots.borrow_mut().release(slot),
                 }

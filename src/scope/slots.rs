@@ -59,7 +59,8 @@ impl<B> Slots<B> {
         self.set(slot, Slot::InFlight { id, abandoned });
         self.in_flight += 1;
         if let Some(by_index) = self.by_index.get_mut(id.key().kind() as usize) {
-            // Requests in flight have different indices. The size of the table is a power of two above all of them.
+            // Requests in flight have different indices. The size of the table is a power of two above all indices, so
+            // no two requests share an entry.
             let at = id.index() as usize & (by_index.len() - 1);
             by_index[at] = slot;
         }

@@ -56,7 +56,7 @@ impl<'scope, B, M: LentMemory<'scope, B>> Ticket<'scope, B, M> {
                 mem::forget(self);
                 Err(WaitFailure::Failed { cause, memory })
             }
-            // Unreachable: the memory is of the kind that was posted.
+            // Unreachable: the memory that comes back has the type that was posted.
             (None, _) => Err(WaitFailure::Unfinished { ticket: self, source: WaitError::Poll(PollError::Failed) }),
         })
     }

@@ -48,7 +48,7 @@ impl<T> Clone for ObjectPtr<T> {
 }
 impl<T> Copy for ObjectPtr<T> {}
 
-/// Safe reads of members of unions. These members consist of numbers and addresses, of which any bytes are a value. The
+/// Safe reads of members of unions. These members consist of numbers and addresses, for which any bytes are valid. The
 /// bytes are initialised: whoever allocates such a union fills it with zeros first, or writes that member.
 macro_rules! members_of_unions {
     ($($(#[$attribute:meta])* $visible:vis fn $name:ident(&$union:ty) = $member:ident -> $type:ty;)*) => {$(
@@ -56,7 +56,7 @@ macro_rules! members_of_unions {
             $(#[$attribute])*
             #[inline(always)]
             $visible fn $name(&self) -> $type {
-                // SAFETY: the bytes of this member are initialised, and any bytes are a value of it (see above).
+                // SAFETY: the bytes of this member are initialised, and any bytes are valid for its type (see above).
                 unsafe { self.$member }
             }
         }
@@ -141,7 +141,7 @@ macro_rules! functions_of_context {
             let context = unsafe { (*$object).context };
             // SAFETY: the object is alive (caller), so its context is open.
             let function = unsafe { (*context).ops.$member }?;
-            // SAFETY: the provider's own function, called as its manual page requires (caller).
+            // SAFETY: `function` is the provider's own, and is called as its manual page requires (caller).
             Some(unsafe { function($object $(, $argument)*) })
         }
     )*};
@@ -203,8 +203,8 @@ mod extended {
         // The provider's table has no members before this offset.
         let first = size_of::<verbs_context>().saturating_sub(present).min(END);
         let (from, to) = (whole.wrapping_byte_add(first), (&raw mut copy).wrapping_byte_add(first));
-        // SAFETY: the table has its members from `first` on, and providers change no member while the context is open.
-        // Each member is a word and `first` is a multiple of a word, so no member is copied in part.
+        // SAFETY: the provider's table has all members from `first` on, and providers change no member while the
+        // context is open. Each member is a word and `first` is a multiple of a word, so no member is copied in part.
         unsafe { core::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), END - first) };
         copy
     }
@@ -262,7 +262,7 @@ mod extended {
     pub(crate) unsafe fn ibv_query_port(context: *mut ibv_context, port: u8, attributes: &mut ibv_port_attr) -> c_int {
         // SAFETY: the context is open (caller); the size is that of the struct.
         let result = unsafe { query_port(context, port, attributes, size_of::<ibv_port_attr>()) };
-        // SAFETY: the context is open (caller). The symbol fills the older struct, which is a prefix of this one.
+        // SAFETY: the context is open (caller). The symbol fills an older struct, which is a prefix of `ibv_port_attr`.
         result.unwrap_or_else(|| unsafe { sys::ibv_query_port(context, port, core::ptr::from_mut(attributes).cast()) })
     }
 }
@@ -283,7 +283,7 @@ macro_rules! functions_of {
             let function = unsafe { (*object).$member };
             // SAFETY: the provider has put this function into the object (caller).
             let function = unsafe { function.unwrap_unchecked() };
-            // SAFETY: the provider's own function, called as its manual page requires (caller).
+            // SAFETY: `function` is the provider's own, and is called as its manual page requires (caller).
             unsafe { function(object, $($argument),*) }
         }
     )*};

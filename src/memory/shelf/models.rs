@@ -83,7 +83,8 @@ fn no_item_has_two_owners_although_it_comes_back_in_between() {
         let world = World::new(3);
         let other = Arc::clone(&world);
         let thread = thread::spawn(move || {
-            // Take the upper two and bring the first back: the top is the same again, but the spot under it is another.
+            // Take the top two items and put the first one back. The top is the same as before, but another spot lies
+            // below it.
             let (first, second) = (other.take(), other.take());
             if let Some(first) = first {
                 assert!(other.put(first));

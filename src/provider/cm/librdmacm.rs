@@ -104,8 +104,8 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: the channel is alive, and nobody else destroys it (0). No identifier is left, since each keeps its
-        // channel.
+        // SAFETY: the channel is alive, and nobody else destroys it (0). No identifier is left, since each identifier
+        // keeps its channel alive.
         unsafe { sys::rdma_destroy_event_channel(self.raw.0.as_ptr()) };
     }
 }
@@ -129,7 +129,8 @@ impl Handle {
     /// `rdma_create_id`, with `key` as the context of the identifier.
     fn create_id(&self, _: &Library, space: rdma_port_space, key: u64) -> Result<OwnedId, VerbError> {
         let mut raw = ptr::null_mut();
-        // SAFETY: the channel is alive (0), and the pointer may be written. The key is a number, never a pointer.
+        // SAFETY: the channel is alive (0), and the pointer may be written. librdmacm only stores the context and never
+        // follows it, so the context may be a number.
         let result = unsafe { sys::rdma_create_id(self.raw.0.as_ptr(), &mut raw, of_key(key), space) };
         checked("rdma_create_id", result)?;
         NonNull::new(raw).map(OwnedId::of_new).ok_or(VerbError::new("rdma_create_id", libc::ENOMEM))
@@ -153,8 +154,8 @@ impl Handle {
             destroy_answered(&mut departing, &library);
         }
         drop(departing);
-        // If the acknowledgement has failed, `seen` is dropped here. A new identifier in `seen` takes the lock when it
-        // is dropped, so release the lock first.
+        // If the acknowledgement has failed, the last line drops `seen`. Dropping a new identifier in `seen` takes the
+        // lock, so release the lock first.
         drop(library);
         acknowledged.map(|()| Some(seen))
     }
@@ -489,8 +490,8 @@ impl OwnedId {
 
     /// Copies the members of the identifier.
     fn members(&self, _: &Library) -> Option<rdma_cm_id> {
-        // SAFETY: the identifier is alive (0). librdmacm writes its members only while an event is taken, which happens
-        // under the lock, and in calls that take the lock or `&mut self`.
+        // SAFETY: the identifier is alive (0). librdmacm writes its members while an event is taken, which happens
+        // under the lock, and in calls that need the lock or `&mut self`. So nobody writes them now.
         self.is_alive.then(|| unsafe { *self.raw.0.as_ptr() })
     }
 
@@ -505,7 +506,7 @@ impl OwnedId {
     calls! {
         fn bind(_library: &Library, address: &mut Address) = rdma_bind_addr(_, address.as_ptr());
         /// The call writes members after its request to the kernel. Without the lock, another thread could take the
-        /// event that answers the request meanwhile. `source` may be missing.
+        /// event that answers the request before those members are written. `source` may be missing.
         fn resolve_addr(_library: &Library, source: Option<&mut Address>, to: &mut Address, timeout: i32)
             = rdma_resolve_addr(_, source.map_or(ptr::null_mut(), Address::as_ptr), to.as_ptr(), timeout);
         /// The call asks the kernel for the address again, and writes it to members that taking an event also writes.
@@ -583,8 +584,8 @@ impl fmt::Debug for Id {
 impl Drop for Id {
     fn drop(&mut self) {
         let library = Library::lock();
-        // The check and the push happen under one hold of the lock. Otherwise another thread could take the answer in
-        // between. Then no further event might come, and nobody would destroy the identifier.
+        // The check and the push happen under one hold of the lock. Otherwise another thread could take the answer
+        // after the check and before the push. If no further event came, nobody would destroy the identifier.
         if self.awaits_answer(&library) {
             let is_removed = self.raw.members(&library).is_some_and(|id| id.context.addr() as u64 & REMOVED != 0);
             let waiting = Waiting { removed: is_removed.then(Instant::now), ..Waiting::default() };
@@ -706,8 +707,8 @@ impl RawId for Id {
     fn device(&self) -> Option<BoundDevice> {
         let members = self.members()?;
         let verbs = NonNull::new(members.verbs)?;
-        // SAFETY: librdmacm keeps the context of an identifier open as long as the identifier lives, which is longer
-        // than this call.
+        // SAFETY: librdmacm keeps the context of an identifier open as long as the identifier lives, and the identifier
+        // outlives this call.
         let device = unsafe { Device::of_context(verbs) }?;
         let (name, guid_be, is_iwarp) = (device.name(), device.guid_be(), device.is_iwarp());
         Some(BoundDevice { name, guid_be, port: members.port_num, fabric: 0, is_iwarp })
@@ -816,7 +817,7 @@ mod tests {
         check_devices(44, || vec![device("a", 7)]).unwrap();
     }
 
-    /// A removal that comes before the answer does not end the wait at once: the destroy would still block.
+    /// A removal that comes before the answer does not end the wait immediately: the destroy would still block.
     #[test]
     fn a_departing_identifier_waits_for_its_answer_or_for_some_time_after_a_removal() {
         let start = Instant::now();

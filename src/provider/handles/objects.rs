@@ -16,8 +16,8 @@ macro_rules! safe_verbs {
         $(#[$doc])*
         pub(crate) fn $method(&self, $($argument: $type),*) -> Result<$result, VerbError> {
             let object = self.alive(concat!("ibv_", stringify!($verb)))?;
-            // SAFETY: the object is alive, and of this provider (0). Nobody ends it during this call, since that takes
-            // `&mut`.
+            // SAFETY: the object is alive, and of this provider (0). Nobody ends the object during this call, since
+            // `end` takes `&mut`.
             unsafe { self.provider().$verb(object, $($argument),*) }
         }
     )*};
@@ -114,7 +114,8 @@ impl OpenContext {
 
     /// Whether the device speaks iWARP.
     pub(crate) fn is_iwarp(&self) -> bool {
-        // SAFETY: the context is open, so its device is alive, or the pointer is null.
+        // SAFETY: the pointer is null, or points to the device of the context. The context is open, so that device is
+        // alive.
         let device = unsafe { self.device().as_ref() };
         let iwarp = sys::ibv_transport_type::IBV_TRANSPORT_IWARP;
         device.is_some_and(|device| device.transport_type == iwarp) || self.is_soft_iwarp()
@@ -145,8 +146,8 @@ impl OpenContext {
 
 impl Drop for OpenContext {
     fn drop(&mut self) {
-        // SAFETY: the context is open, and nobody else closes it (0). Each object made from it keeps this handle alive,
-        // so none is left.
+        // SAFETY: the context is open, and nobody else closes it (0). Each object that was made from the context keeps
+        // this handle alive, so no such object is left.
         if let Err(error) = unsafe { self.provider.close_device(self.raw.0) } {
             note_leak("a device context", error);
         }
@@ -177,8 +178,8 @@ macro_rules! objects {
                 if !handle.kept.is_unused() {
                     return Err(VerbError::new(verb, libc::EBUSY));
                 }
-                // SAFETY: the object is alive, and nobody else ends it (0); no other object needs it any more
-                // (`Handle::end`), and nobody posts to it.
+                // SAFETY: the object is alive, and nobody else ends it (0). No other object needs it any more
+                // (`Handle::end`), and nobody can post to it: that was checked above.
                 unsafe { handle.provider().$verb(object) }
             }
         }
@@ -232,7 +233,8 @@ impl Channel {
         let channel = self.alive("ibv_get_cq_event")?;
         // SAFETY: the channel is alive; providers write the field only when they create the channel.
         let fd = unsafe { (*channel.as_ptr()).fd };
-        // SAFETY: the descriptor lives as long as the channel, which this handle alone destroys (0), by `&mut`.
+        // SAFETY: the descriptor lives as long as the channel. Only this handle destroys the channel (0), and that
+        // takes `&mut`, so it cannot happen while the descriptor is borrowed.
         Ok(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
@@ -359,7 +361,7 @@ impl Pair {
         let (pd, queues, srq) = needs.check("ibv_create_qp")?;
         [asked.send_cq, asked.recv_cq] = queues;
         asked.srq = srq;
-        // SAFETY: the domain and the queues are alive, since we hold them, and of one device (`check`).
+        // SAFETY: `needs` holds the domain and the queues, so they are alive. All are of one device (`check`).
         let raw = unsafe { needs.domain.provider().create_qp(pd, &mut asked) }?;
         Ok((Self::of_new(raw, needs), asked.cap))
     }
@@ -389,10 +391,10 @@ impl Pair {
             ..Default::default()
         };
         let context = needs.domain.needs();
-        // SAFETY: the context is open and the domain and the queues are alive, since we hold them; all are of one
+        // SAFETY: `needs` holds the domain and the queues, so they are alive and the context is open. All are of one
         // device (`check`).
         let (raw, extended) = unsafe { context.provider.create_qp_ex(context.raw(), &mut attributes) }?;
-        // An `ibv_qp_ex` begins with its `ibv_qp`, so both have the same address.
+        // An `ibv_qp_ex` begins with its `ibv_qp`, so both must have the same address.
         let extended = extended.filter(|extended| extended.cast() == raw);
         // SAFETY: the object was created just now, and nobody else uses it yet.
         let has_sessions = extended.is_some_and(|extended| has_sessions(unsafe { extended.as_ref() }));

@@ -163,7 +163,7 @@ fn post_send(qp: NonNull<ibv_qp>, wr: &mut ibv_send_wr) -> i32 {
 #[ignore = "needs a device"]
 fn objects_come_and_go() {
     let device = Device::open();
-    // SAFETY: here and below, the objects are alive and not used after their end.
+    // SAFETY: the context is open.
     assert_eq!(unsafe { RdmaCore.query_pkey(device.context, 1, 0) }.unwrap(), 0xffff);
     // SAFETY: the object is alive, and nobody else uses it.
     assert!(unsafe { RdmaCore.query_pkey(device.context, 99, 0) }.is_err());
@@ -216,7 +216,7 @@ fn shared_queues_tell_of_their_limit_and_their_last_receive() {
     let device = Device::open();
     let attr = ibv_srq_attr { max_wr: 7, max_sge: 1, srq_limit: 0 };
     let mut init = ibv_srq_init_attr { attr, ..ibv_srq_init_attr::default() };
-    // SAFETY: here and below, the objects are alive and not used after their end.
+    // SAFETY: the domain is alive.
     let srq = unsafe { RdmaCore.create_srq(device.domain, &mut init) }.unwrap();
     assert!(init.attr.max_wr >= 7);
     let pair = device.pair(ibv_qp_type::IBV_QPT_RC, srq.as_ptr());
@@ -224,7 +224,7 @@ fn shared_queues_tell_of_their_limit_and_their_last_receive() {
     for wr_id in [1, 2] {
         let mut wr = ibv_recv_wr { wr_id, ..ibv_recv_wr::default() };
         let post = device.ops().post_srq_recv.unwrap();
-        // SAFETY: the queue or pair is alive, and `wr` is one request.
+        // SAFETY: the shared queue is alive, and `wr` is one request.
         assert_eq!(unsafe { post(srq.as_ptr(), &mut wr, &mut ptr::null_mut()) }, 0);
     }
     let mut limit = ibv_srq_attr { srq_limit: 2, ..ibv_srq_attr::default() };
@@ -238,14 +238,14 @@ fn shared_queues_tell_of_their_limit_and_their_last_receive() {
     assert!(device.wait(2).iter().all(|wc| wc.status == ibv_wc_status::IBV_WC_SUCCESS));
     let event = device.event();
     assert_eq!(event.event_type, ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED);
-    // SAFETY: an event of this kind has this member of the union.
+    // SAFETY: for an event of this type, this member of the union is the valid one.
     assert_eq!(unsafe { event.element.srq }, srq.as_ptr());
     modify(pair, ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_ERR, ..ibv_qp_attr::default() }, ibv_qp_attr_mask(0));
-    // Linux 6.1 does not raise this event.
+    // Linux 6.1 does not raise `IBV_EVENT_QP_LAST_WQE_REACHED`.
     if is_linux_6_12() {
         let event = device.event();
         assert_eq!(event.event_type, ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED);
-        // SAFETY: an event of this kind has this member of the union.
+        // SAFETY: for an event of this type, this member of the union is the valid one.
         assert_eq!(unsafe { event.element.qp }, pair.as_ptr());
     }
     // SAFETY: the object is alive, and nobody else uses it.
@@ -263,7 +263,7 @@ fn datagrams_arrive_and_the_channel_names_the_queue() {
     bring_up(&device, pair);
     let mut memory = vec![0_u64; 512];
     let start = memory.as_mut_ptr().cast::<u8>();
-    // SAFETY: here and below, the objects are alive and not used after their end; the memory outlives the region.
+    // SAFETY: the domain is alive, and the memory outlives the region.
     let region = unsafe { RdmaCore.reg_mr(device.domain, start, 4096, ibv_access_flags(1)) }.unwrap();
     // SAFETY: the object is alive, and nobody else uses it.
     let ah = unsafe { RdmaCore.create_ah(device.domain, &mut device.address()) }.unwrap();
@@ -273,7 +273,7 @@ fn datagrams_arrive_and_the_channel_names_the_queue() {
     let ops = unsafe { (*device.context.as_ptr()).ops };
     let mut sge = ibv_sge { addr: start.expose_provenance() as u64, length: 104, lkey };
     let mut receive = ibv_recv_wr { wr_id: 1, sg_list: &mut sge, num_sge: 1, ..ibv_recv_wr::default() };
-    // SAFETY: the queue or pair is alive, and `wr` is one request.
+    // SAFETY: the pair is alive, and `receive` is one request, whose memory outlives its completion.
     assert_eq!(unsafe { ops.post_recv.unwrap()(pair.as_ptr(), &mut receive, &mut ptr::null_mut()) }, 0);
     // SAFETY: the object is alive, and nobody else uses it.
     assert_eq!(unsafe { ops.req_notify_cq.unwrap()(device.cq.as_ptr(), 0) }, 0);
@@ -308,7 +308,7 @@ fn windows_of_both_types_are_bound() {
     bring_up(&device, pair);
     let mut memory = vec![0_u64; 512];
     let start = memory.as_mut_ptr().cast::<u8>();
-    // SAFETY: here and below, the objects are alive and not used after their end; the memory outlives the region.
+    // SAFETY: the domain is alive, and the memory outlives the region.
     let region = unsafe { RdmaCore.reg_mr(device.domain, start, 4096, ibv_access_flags(1 | 16)) }.unwrap();
     let addr = start.expose_provenance() as u64;
     let bind_info = ibv_mw_bind_info { mr: region.as_ptr(), addr, length: 4096, mw_access_flags: 2 };
@@ -336,7 +336,7 @@ fn windows_of_both_types_are_bound() {
             assert_eq!(post_send(pair, &mut wr), 0);
         }
         assert_eq!(device.wait(1)[0].status, ibv_wc_status::IBV_WC_SUCCESS, "{kind:?}");
-        // SAFETY: the window is alive. rxe demands that it is freed before the pair.
+        // SAFETY: the window is alive, and nobody else uses it. rxe demands that a window is freed before its pair.
         unsafe { RdmaCore.dealloc_mw(window) }.unwrap();
     }
     // SAFETY: the object is alive, and nobody else uses it.

@@ -32,7 +32,7 @@ impl Two {
     fn region(&mut self, access: u32) -> ibv_sge {
         let mut memory = vec![0_u64; 8];
         let start = memory.as_mut_ptr().cast::<u8>();
-        // SAFETY: the memory outlives the region, and nothing else uses it.
+        // SAFETY: the domain is alive. The memory outlives the region, and nothing else uses the memory.
         let region = unsafe { RdmaCore.reg_mr(self.device.domain, start, 64, ibv_access_flags(access)) }.unwrap();
         self.memory.push(memory);
         self.regions.push(region);
@@ -45,7 +45,7 @@ impl Two {
         let mut wr = ibv_recv_wr { wr_id, sg_list: &mut sge, num_sge: 1, ..ibv_recv_wr::default() };
         // SAFETY: the context is open.
         let post = unsafe { (*self.device.context.as_ptr()).ops }.post_recv.unwrap();
-        // SAFETY: `wr` is one request, whose memory outlives the pair.
+        // SAFETY: the pair is alive, and `wr` is one request, whose memory outlives the pair.
         assert_eq!(unsafe { post(self.right.as_ptr(), &mut wr, &mut ptr::null_mut()) }, 0);
     }
 
@@ -108,7 +108,7 @@ fn c022_c160_c161_a_path_names_a_port_and_a_row() {
             | M::IBV_QP_RQ_PSN
             | M::IBV_QP_MAX_DEST_RD_ATOMIC
             | M::IBV_QP_MIN_RNR_TIMER;
-        // SAFETY: here and below, the objects are alive and not used after their end.
+        // SAFETY: the pair is alive, and nobody else uses it.
         assert_eq!(unsafe { RdmaCore.modify_qp(pair, &mut attributes, mask) }.unwrap_err().errno(), errno);
         // SAFETY: the object is alive, and nobody else uses it.
         let error = unsafe { RdmaCore.create_ah(device.domain, &mut { address }) }.unwrap_err();
@@ -157,7 +157,7 @@ fn c073_c074_memory_must_be_there_and_bear_being_written() {
         unsafe { libc::mmap(ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
     assert_ne!(page, libc::MAP_FAILED);
     let page = page.cast::<u8>();
-    // SAFETY: here and below, the program does not access the page; a refused call registers nothing.
+    // SAFETY: the domain is alive, and the program never accesses the page. A call that is refused registers nothing.
     let register = |access| unsafe { RdmaCore.reg_mr(device.domain, page, 4096, ibv_access_flags(access)) };
     assert_eq!(register(LOCAL_WRITE).unwrap_err().errno(), libc::EFAULT);
     let to_read = register(0).unwrap();
