@@ -56,8 +56,9 @@ impl<B: Brand> Fleet<B> {
         fleet
     }
 
-    /// Sends `messages` messages, in turn over the first `among` pairs. Never has more in flight than one pair holds.
-    /// Each message makes two completions. Returns how many arrived at another pair than their sender, which must be 0.
+    /// Sends `messages` messages, in turn over the first `among` pairs. Never has more in flight than one pair has room
+    /// for. Each message makes two completions. Returns how many arrived at another pair than their sender, which must
+    /// be 0.
     #[inline(never)]
     pub(crate) fn exchange(&mut self, messages: usize, among: usize) -> usize {
         let mut left = messages;
@@ -151,7 +152,7 @@ pub(crate) fn crowd<B: Brand>(
         }
         by_number.insert(receive.number(), at);
         senders[at / pairs_each].push(send);
-        // The number that the next message on this pair must carry.
+        // 0 is the number that the next message on this pair must carry.
         receivers.push((receive, 0_u64));
     }
     let (mut received, mut out_of_order, mut back) = (0, 0, 0);
@@ -161,8 +162,8 @@ pub(crate) fn crowd<B: Brand>(
         .into_iter()
         .map(|mut halves| {
             let (give, take) = mpsc::channel();
-            // Each pair gets as many buffers as it holds at a time. A buffer that comes back to a pair is sent on the
-            // same pair again.
+            // Each pair gets `DEPTH` buffers, as many as it has room for in flight. A buffer that comes back is sent on
+            // the same pair again.
             for (at, _) in halves.iter().enumerate() {
                 for buffer in buffers.drain(..DEPTH as usize) {
                     give.send((at, buffer)).expect("a thread to be");
@@ -179,7 +180,8 @@ pub(crate) fn crowd<B: Brand>(
                     next[at] += 1;
                     sent += 1;
                 }
-                // The channel must stay open for the buffers that still come back, and the pairs must stay alive.
+                // The caller keeps both: buffers still come back through the channel, and the pairs must stay alive
+                // until then.
                 (halves, take)
             };
             (give, poster)
@@ -213,7 +215,7 @@ pub(crate) fn crowd<B: Brand>(
         posters.into_iter().map(|poster| poster.join().expect("a thread that does not panic")).collect::<Vec<_>>()
     });
     let elapsed = begin.elapsed();
-    // Count the buffers that the threads hold, and then those that the destroyed pairs return.
+    // Count the buffers that are in the threads' channels, and then those that the destroyed pairs return.
     let mut home = kept.iter().map(|(_, take)| take.try_iter().count()).sum::<usize>();
     drop((kept, receivers));
     loop {

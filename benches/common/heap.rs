@@ -88,7 +88,7 @@ fn count(bytes: i64) {
     MINE.set(MINE.get() + bytes);
 }
 
-// SAFETY: the system's allocator does all the work, and it keeps the contract.
+// SAFETY: each method calls the same method of the system's allocator, which keeps the contract of `GlobalAlloc`.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract of `alloc`, which is the same for the system's allocator.

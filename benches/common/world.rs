@@ -243,7 +243,7 @@ impl<B: Brand> World<B> {
         self.fabric.inject(match self.random.below(16) {
             0..3 => Fault::RequestsLost { count },
             3..6 => Fault::AnswersLost { count },
-            // A peer that stays silent until the faults are healed.
+            // The peer seems silent until the faults are healed.
             6 => Fault::RequestsLost { count: u32::MAX },
             7 => Fault::FlushWithheld,
             8 => Fault::SendKept { errno: libc::EINVAL },

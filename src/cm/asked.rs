@@ -80,7 +80,7 @@ impl<B: Brand, T: Reliable> Asked<B, T> {
         let call = move || {
             let (mut id, pair) = take.recv().expect("the maker of this thread gives both, or ends it with a panic");
             let parameters = Parameters { private_data: data.as_bytes(), ..parameters };
-            // A signal that is handled on this thread may interrupt the call.
+            // A signal that is handled on this thread may interrupt the call. Then call again.
             let connected = loop {
                 match id.raw.connect(&parameters) {
                     Err(error) if error.errno() == libc::EINTR => {}

@@ -306,7 +306,7 @@ impl Inbox {
                 Ok(None) => break,
                 Err(error) => {
                     failed = Some(error);
-                    // The lost event may be that of any task, so all tasks are woken.
+                    // The lost event may have been for any task, so all tasks are woken.
                     later.tasks.extend(mail.boxes.values_mut().filter_map(|found| found.task.take()));
                     break;
                 }
@@ -386,14 +386,14 @@ impl Inbox {
                 return Ok(None);
             }
             if mail.may_have_more {
-                // Lets other threads take the lock.
+                // Let other threads take the lock.
                 drop(mail);
                 mail = self.lock();
                 continue;
             }
-            // A thread that sleeps on `turn` needs the timer too. The thread that sleeps on the descriptor may have
-            // read the timers before this one was set. The soft device then made the descriptor readable to wake that
-            // thread, but `sort` in this thread may have made it unreadable again.
+            // A thread that sleeps on `turn` must also wake for the next timer. The thread that sleeps on the
+            // descriptor may have read the timers before the next one was set. The soft device then made the descriptor
+            // readable to wake that thread, but `sort` in this thread may have made the descriptor unreadable again.
             let at_most = self.raw.next_timer().map_or(left, |timer| left.min(timer));
             if mail.has_sleeper {
                 mail = self.turn.wait_timeout(mail, at_most).unwrap_or_else(PoisonError::into_inner).0;
@@ -527,8 +527,9 @@ impl Identifier {
 impl Drop for Identifier {
     fn drop(&mut self) {
         if self.raw.ends_with_event() {
-            // The answer may have arrived. Once it is taken from the channel, the drop of `raw` can destroy the
-            // identifier at once. An error is ignored: if it lasts, the next thread that takes an event gets it.
+            // The answer may have arrived. Once the answer is taken from the channel, the drop of `raw` can destroy the
+            // identifier without waiting. An error is ignored: if it lasts, the next thread that takes an event gets
+            // it.
             drop(self.events.poll());
         }
         self.events.inbox.end(self.events.key);

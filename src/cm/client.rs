@@ -280,7 +280,8 @@ impl Resolved {
         if let Err(cause) = same_device(&self.device, &pair) {
             return Err(Failed { value: (self, pair), cause });
         }
-        // Checked first: after a failure on iWARP, the thread that owns the identifier could not give it back.
+        // The removal is checked before the call of `rdma_connect`. On iWARP a thread takes the identifier and makes
+        // that call, so a failure of the call could not give the identifier back.
         if self.id.events.is_removed() {
             return Err(Failed { value: (self, pair), cause: Cause::DeviceRemoved });
         }
@@ -364,8 +365,8 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
             Err(error) => return Err(self.give_up(Cause::Call(error))),
         };
         match found {
-            // The device may be removed while the thread of iWARP is still in its call. Every other end comes only
-            // after the call, so `join` may be called.
+            // On iWARP, the device may be removed while the thread is still in its call of `rdma_connect`. Every other
+            // end comes only after that call. So the next arm may call `join`, but this arm may not.
             Meaning::End(cause @ Cause::DeviceRemoved) => Err(self.give_up(cause)),
             Meaning::End(cause) => {
                 let (_id, pair) = self.asked.join();

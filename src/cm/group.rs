@@ -168,7 +168,7 @@ impl Membership {
         match self.id.raw.leave_multicast(SocketAddr::new(self.group, 0)) {
             Ok(()) => {
                 // `rdma_leave_multicast` drops the events of the membership that are still in the kernel. Other threads
-                // may have moved some events from the channel into the box of this identifier: drop these too.
+                // may have moved some events from the channel into the box of this identifier. This call drops those.
                 self.id.events.forget_group();
                 Ok(Bound::new(self.id))
             }

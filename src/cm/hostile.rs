@@ -235,8 +235,8 @@ enum Moment {
 fn ends_in_between(victim: &mut Victim) {
     use Moment::{AfterTheAccept, AfterTheAnswer, AfterTheConnection, BeforeTheAccept, BeforeTheRequestIsTaken};
     let moments = [BeforeTheRequestIsTaken, BeforeTheAccept, AfterTheAccept, AfterTheAnswer, AfterTheConnection];
-    // `how` is 0: the peer destroys its identifier and its channel, as when its process ends. 1: it calls
-    // `rdma_disconnect`. 2: it does nothing.
+    // If `how` is 0, the peer destroys its identifier and its channel, as when its process ends. If 1, it calls
+    // `rdma_disconnect`. If 2, it does nothing.
     for (moment, how) in moments.into_iter().flat_map(|moment| [0, 1, 2].map(|how| (moment, how))) {
         let (peer, pair) = (Peer::of(victim), victim.pair());
         let mut peer = Some(peer);
@@ -275,7 +275,8 @@ fn ends_in_between(victim: &mut Victim) {
         match accepting.wait(if how == 0 { WAIT } else { SHORT }) {
             Err(failed) => {
                 let is_known = match failed.cause {
-                    // With `how` 1: a disconnect has no effect before the connection is established.
+                    // The peer did not establish the connection. (With `how` 1: a disconnect has no effect before
+                    // that.)
                     Cause::TimedOut(_) => how > 0 && moment != AfterTheConnection,
                     Cause::Rejected { .. } | Cause::Disconnected | Cause::Failed(_) => how < 2,
                     _ => false,
@@ -283,7 +284,7 @@ fn ends_in_between(victim: &mut Victim) {
                 assert!(is_known, "{moment:?} {how}: {failed:?}");
                 assert!(matches!(failed.value, AnyQueuePair::Errored(_)), "{failed:?}");
             }
-            // This may happen before the peer has answered: on iWARP, the accept alone connects this side.
+            // The peer may not have answered yet: on iWARP, the accept alone connects this side.
             Ok(mut connection) => {
                 end(AfterTheConnection);
                 let must_end = how == 0 || how == 1 && moment >= AfterTheAnswer;

@@ -274,7 +274,7 @@ impl<B: Brand, T: Reliable> Accepting<B, T> {
     /// `rdma_notify(3)`, `IBV_EVENT_COMM_EST`.
     #[doc(alias = "rdma_notify")]
     pub fn message_arrived(&mut self) {
-        // `notify_established` fails if the connection is established already. Then there is nothing to tell.
+        // An error is ignored: `notify_established` fails if the connection is established already.
         let _ = self.id.raw.notify_established();
     }
 

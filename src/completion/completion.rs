@@ -301,7 +301,7 @@ impl Ended {
         let mut head = u64::from(qpn) | u64::from(wc.wc_flags & EXTRAS) << EXTRAS_SHIFT;
         let mut filled = wc.byte_len as usize;
         if wc.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
-            // The bytes went to the memory that the peer addressed, and none to the buffer of the receive.
+            // The bytes went to the memory that the peer addressed. None went to the buffer of the receive.
             filled = 0;
             head |= WITH_WRITE;
         }
@@ -324,7 +324,7 @@ impl Ended {
     #[cold]
     pub(super) fn failed(id: WorkId, qpn: u32, wc: &sys::ibv_wc, first: Option<Status>) -> Self {
         let first = first.and_then(Status::code).map_or(0, |code| code.saturating_add(1));
-        // The bound keeps a device from reporting a status that this library defines itself.
+        // `min` keeps a device from reporting a status that this library defines itself.
         let status = wc.status.0.min(IMPOSSIBLE - 1);
         Self { id, head: word(status, qpn), detail: word(first, wc.vendor_err), sender: 0 }
     }

@@ -257,8 +257,9 @@ impl PollState {
         if !self.out_of_order.can_move(id) {
             return false;
         }
-        // The move takes the request out of the ledger. From then on the program can see the pair drained, and reset
-        // it. So the failure is recorded before the move: otherwise it would count against the pair after the reset.
+        // The move takes the request out of the ledger. From then on the program can see that the pair is drained, and
+        // may reset the pair. So the failure is recorded before the move: otherwise it would count against the pair
+        // after the reset.
         let status = Status::from_raw(wc.status.0);
         if status != Status::Success {
             self.statuses.note_early(id, status);
@@ -320,8 +321,9 @@ impl PollState {
         // work queue that the mail reported as gone.
         self.read_mail(control);
         let any = self.poll_device(control)?;
-        // A poll may return fewer completions than there are. So a poll that returns some lowers each count by that
-        // number, and only an empty one clears the counts.
+        // Each waiting orphan has a count of the completions that may still be in the queue from before it went. A poll
+        // may return fewer completions than there are. So a poll that returns some only lowers each count by their
+        // number, and an empty poll clears the counts.
         let seen = if any { self.end.found() } else { u32::MAX };
         self.waiting_orphans.iter_mut().for_each(|(_, before)| *before = before.saturating_sub(seen));
         // The first of `waiting_orphans` has waited longest. `ready_orphans` is emptied from its end, hence `rev`.

@@ -214,7 +214,7 @@ impl Drop for CqInner {
     fn drop(&mut self) {
         // The queue leaves its channel even if it cannot be destroyed: nobody waits for its events any more.
         self.channel.leave(self.raw.address());
-        // The poller holds a reference to this, so it was dropped before and has parked its state.
+        // A poller has a reference to this `CqInner`. So the poller was dropped before, and has parked its state.
         let Some(mut state) = self.unpark() else { return };
         if state.settle(&self.control) {
             // Every attached pair has been destroyed: a pair that could not be destroyed either keeps this queue alive,

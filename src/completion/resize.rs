@@ -75,7 +75,7 @@ impl<B> Poller<B> {
         if entries == 0 || entries > most {
             return Err(ResizeError::OutOfRange { asked: entries, most });
         }
-        // The lock stays held, so that nobody leases room before the resize is done.
+        // `room` keeps the lock until the resize is done, so that nobody leases room meanwhile.
         let mut room = queue.control.room();
         if entries < room.leased() {
             return Err(ResizeError::Leased { asked: entries, leased: room.leased() });

@@ -185,7 +185,8 @@ impl<B> Source for Waiting<'_, B> {
             }
             // No event came: a signal, or a timer of a soft device, ended the sleep. A poll now would also find
             // completions that are not solicited. So the thread sleeps again, until a solicited completion raises an
-            // event. It arms the queue once more first, because a soft device runs its timers only in calls of a verb.
+            // event. Before that it arms the queue once more, because a soft device runs its timers only in calls of a
+            // verb.
             self.poller.request_event(self.wake_for)?;
         }
     }

@@ -114,7 +114,7 @@ impl<T> TicketCell<T> {
         let after = ((ticket + stride) % TICKETS) << 1;
         let in_flight = ticket << 1 | IN_FLIGHT;
         // Acquire on success: this thread sees the value. Release on success pairs with acquire on failure: a thread
-        // that comes too late sees what the thread that took the value had done before.
+        // that comes too late sees all that the winning thread did before it took the value.
         let taken = self.state.compare_exchange(in_flight, after, Ordering::AcqRel, Ordering::Acquire);
         // SAFETY: a value was in flight, so the cell holds it. The exchange succeeded, so this thread owns the value
         // (1).
@@ -209,7 +209,7 @@ impl<'v, X> Items<'v, X> {
     #[inline(always)]
     pub(super) fn new(vector: &'v mut Vec<X>) -> Self {
         let len = vector.len();
-        // SAFETY: 0 is at most the capacity, and this owns the items until it is dropped.
+        // SAFETY: length 0 is at most the capacity, and needs no items. The new `Items` owns the items from here on.
         unsafe { vector.set_len(0) };
         let next = vector.as_ptr();
         Self { end: next.wrapping_byte_add(len * Self::STEP), next, vector }
@@ -224,7 +224,8 @@ impl<'v, X> Items<'v, X> {
     /// How many items are left.
     #[inline(always)]
     pub(super) fn left(&self) -> usize {
-        // The subtraction wraps around: there may be more items of size 0 than addresses after the first item.
+        // With enough items of size 0, `end` has wrapped past the highest address. The wrapping subtraction still gives
+        // their number.
         self.end.addr().wrapping_sub(self.next.addr()) / Self::STEP
     }
 
@@ -274,8 +275,8 @@ impl<X> First<'_, '_, X> {
         }
         self.items.next = next.wrapping_byte_add(Items::<X>::STEP);
         let item = if mem::size_of::<X>() == 0 { ptr::dangling() } else { next };
-        // SAFETY: `next` is before the end of the items (0), so it points to an item that belongs to `items` and was
-        // not taken yet.
+        // SAFETY: `next` is before the end of the items (0), so `items` owns an item there that was not taken yet. (Any
+        // aligned pointer is valid for an item of size 0.)
         Some(unsafe { item.read() })
     }
 }

@@ -43,15 +43,16 @@ const LIST: usize = 0b10_0000;
 /// forms.
 const WINDOW: usize = LIST | 0b00_1000;
 const TAG: usize = OPERATION | FORM;
-// The OR of several tags is `UNIQUE` only if each of them is: see `are_buffers`.
+// The OR of several forms is `UNIQUE` only if each of them is `UNIQUE`: see `are_buffers`.
 static_assertions::const_assert_eq!(UNIQUE, 0);
 // The tag of a receive into a buffer is zero, so the word is the pointer itself: see `fill`.
 static_assertions::const_assert_eq!(Operation::Receive.code(), 0);
 static_assertions::assert_eq_size!(Buffer<()>, *mut Descriptor);
 static_assertions::assert_eq_size!(Entry, Option<Entry>, u64);
 
-// An entry owns a part, a list or a window (0), and lends only shared references to it. (The one method that changes
-// something, `fill`, stores atomics.) An `ObjectPtr` may go to any thread, and so may each of these:
+// An `Entry` is `Send` and `Sync` because its `ObjectPtr` is. This is sound: the entry owns a part, a list or a window
+// (0), each of which is `Send` and `Sync`, and lends only shared references to it. (The one method that changes
+// something, `fill`, stores atomics.)
 static_assertions::assert_impl_all!(Part: Send, Sync);
 static_assertions::assert_impl_all!(BufferList<()>: Send, Sync);
 static_assertions::assert_impl_all!(WindowInner: Send, Sync);
@@ -222,7 +223,7 @@ impl Entry {
         if self.form() != SHARED {
             return Err(self);
         }
-        // SAFETY: the pointer is a share of a part (0, 1), which the entry gives up here.
+        // SAFETY: the pointer came from the `into_raw` of a share (0), and the entry gives up its ownership here (1).
         Ok(SharedBuffer::new(unsafe { SharedPart::from_raw(self.into_untagged()) }))
     }
 
@@ -266,8 +267,8 @@ impl Entry {
         if self.form() != UNIQUE {
             return Err(self);
         }
-        // SAFETY: the pointer is the only handle of a part (0, 1), and no request names the part: its request has
-        // ended.
+        // SAFETY: the pointer came from the `into_raw` of a part's only handle (0), and the entry gives up its
+        // ownership here (1). No request names the part any more, since the entry's own request has ended.
         Ok(Buffer::new(unsafe { UniquePart::from_raw(self.into_untagged()) }))
     }
 
@@ -294,7 +295,7 @@ impl Drop for Entry {
             // SAFETY: the pointer came from the `into_raw` of a part (0); the entry gives up its ownership here (1).
             UNIQUE | SHARED => drop(unsafe { Part::from_raw(self.untagged()) }),
             form if form & LIST == 0 => (),
-            // The new entry owns from here on what this one owned; this one is not used any more.
+            // The new entry takes over what `self` owned, and `self` is not used any more.
             _ => drop_list_or_window(Self { tagged: self.tagged }),
         }
     }

@@ -97,9 +97,9 @@ mod models {
             });
             let (mut out, mut polled, mut orphaned) = (Vec::new(), 0, false);
             while !orphaned {
-                // If a pair was destroyed before this poll ...
+                // The mail is read before the poll. If it says that the pair was destroyed, the poll finds the only
+                // completion of that pair, unless an earlier poll has found it.
                 let destroyed_before = mailbox.is_flagged() && !mailbox.take().is_empty();
-                // ... and the poll finds the queue empty, then no completion of that pair is left.
                 if completions.load(Ordering::Acquire) > polled {
                     let (value, before) = retirer.retire(u64::from(polled) * STEP).unwrap();
                     assert_eq!(before, 0);

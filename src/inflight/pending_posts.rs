@@ -192,7 +192,7 @@ impl<'q> PendingPosts<'q> {
     ) -> Option<WorkRequest<M, K>> {
         let bounds = self.queue.bounds();
         let mut burst = self.burst();
-        // The bound by `STAGED` never changes `count`. It lets the compiler drop a check inside `make`.
+        // `min(STAGED)` never changes `count`, but it lets the compiler drop a check inside `make`.
         let count = burst.row.reserve(items.left().min(STAGED));
         let mut first = items.first(count);
         while let Some(item) = first.next() {
@@ -339,7 +339,7 @@ impl Drop for PendingPosts<'_> {
 fn ensure_open<'s>(session: &'s mut Option<Session>, queue: &mut SendQueue, sessions: Sessions) -> &'s mut Session {
     debug_assert!(queue.sessions().is_some());
     // SAFETY: the pair of `queue` is in a state that sends (0 of `WorkQueue`). Nobody else posts to it, since `queue`
-    // is borrowed mutably. No session of it is open: an open one would be in `session` (3).
+    // is borrowed mutably. No session of the pair is open: an open session would be in `session` (3).
     session.get_or_insert_with(|| unsafe { sessions.open() })
 }
 
@@ -477,7 +477,7 @@ impl Burst<'_, '_> {
         let entry = slot.fill(request, self.row.id, false);
         // SAFETY: a cell is reserved (caller).
         unsafe { self.row.cell() }.write(entry);
-        // Moving on only now saves an instruction.
+        // Calling `next` here, instead of `first` above, saves an instruction.
         self.slots.next();
     }
 }

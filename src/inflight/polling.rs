@@ -137,7 +137,8 @@ impl PollEnd {
         // SAFETY: the queue is alive, since `queue` is. Only this end polls it, and `polled` has room for `BATCH`
         // completions (1).
         let count = unsafe { (self.poll)(self.raw.0.as_ptr(), BATCH as c_int, self.polled.as_mut_ptr()) } as u32;
-        // One compare finds both 0 and negative numbers, which are large when they are unsigned.
+        // One compare finds 0, from which the subtraction wraps around, and also negative numbers, which are large as
+        // unsigned ones.
         if count.wrapping_sub(1) >= BATCH as u32 {
             return if count == 0 { Ok(None) } else { Err(PollFailed) };
         }
@@ -190,7 +191,8 @@ impl PollEnd {
 
     /// `ibv_resize_cq` to at least `entries` completions.
     pub(crate) fn resize(&mut self, entries: u32) -> Result<(), VerbError> {
-        // SAFETY: only this end polls or resizes the queue (0 of the queue), and it is borrowed mutably.
+        // SAFETY: only this end polls or resizes the queue (0 of `RawCompletionQueue`), and this end is borrowed
+        // mutably.
         unsafe { self.queue.handle().resize(entries) }
     }
 }
@@ -341,7 +343,7 @@ impl<'q> PolledQueue<'q> {
     unsafe fn new(cq: *mut ibv_cq, to: *mut ibv_wc) -> (Self, &'q mut [ibv_wc; BATCH]) {
         // SAFETY: `cq` is alive (caller), so it is not null.
         let cq = unsafe { NonNull::new_unchecked(cq.cast()) };
-        // SAFETY: `to` points to `BATCH` completions (caller), which consist of numbers.
+        // SAFETY: `to` points to `BATCH` completions (caller). They consist of numbers, so any bytes are valid.
         (Self { cq, queue: PhantomData }, unsafe { &mut *to.cast() })
     }
 

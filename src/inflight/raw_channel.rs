@@ -46,7 +46,7 @@ impl RawChannel {
 
 impl Drop for RawChannel {
     fn drop(&mut self) {
-        // No completion queue uses the channel any more, since each one keeps this alive.
+        // No completion queue uses the channel any more: each one would keep this `RawChannel` alive.
         if let Err(error) = handles::Channel::end_shared(&mut self.handle, "ibv_destroy_comp_channel") {
             mem::forget(Arc::clone(&self.domain));
             note_leak("a completion channel", error);

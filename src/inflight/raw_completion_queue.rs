@@ -105,7 +105,7 @@ impl RawCompletionQueue {
 impl Drop for RawCompletionQueue {
     fn drop(&mut self) {
         let (address, handle) = (self.address(), &mut self.handle);
-        // No queue pair uses the queue any more, since each one keeps this alive.
+        // No queue pair uses the queue any more: each one would keep this `RawCompletionQueue` alive.
         let destroy = || handles::CompletionQueue::end_shared(handle, "ibv_destroy_cq");
         if let Err(error) = self.domain.context.objects.end(address, destroy) {
             mem::forget(Arc::clone(&self.channel));

@@ -96,7 +96,8 @@ impl RawPair {
             receive_queue: Arc::clone(receives.handle()),
             shared: asked.shared.map(|shared| Arc::clone(shared.handle())),
         };
-        // If a completion ends only its own request, every request must be signalled.
+        // On some providers a completion does not also end the earlier unsignalled requests. There, every request must
+        // be signalled.
         let sq_sig_all = i32::from(!context.promises().sends_may_be_unsignalled());
         let attributes = sys::ibv_qp_init_attr { cap, qp_type, sq_sig_all, ..Default::default() };
         let (handle, granted, posting) = if posting.is_in_sessions() {
@@ -311,7 +312,7 @@ mod tests {
                 let (posters, terms) = to_post(domain);
                 pair.queues(posters, &terms).unwrap()
             });
-            // The queues of another pair do not count, and stay queues of that pair.
+            // A destroy with queues of another pair fails, and those queues can still post.
             for error in [
                 one.destroy(Some((&mut other_send, &mut other_receive))).unwrap_err(),
                 one.destroy(Some((&mut send, &mut other_receive))).unwrap_err(),
@@ -346,7 +347,7 @@ mod tests {
             let (posters, terms) = to_post(domain);
             assert!(pair.queues(posters, &terms).is_err_and(|error| error.errno() == libc::EBUSY));
 
-            // The two queues could still post.
+            // The pair is not destroyed, since its two queues could still post.
             assert_eq!(pair.destroy(None).unwrap_err().errno(), libc::EBUSY);
             pair.destroy(Some((&mut send, &mut receive))).unwrap();
             assert_eq!((send.room(), receive.room()), (0, 0));

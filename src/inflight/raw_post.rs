@@ -75,8 +75,9 @@ struct ColdData {
     peers: Option<Peers>,
 }
 
-// The raw pair may be used from any thread. Its send and receive queue are independent: the provider locks each of
-// them, or was told that nobody shares them (`ibv_post_send(3)`).
+// Any thread may use the raw pair, and one thread may post sends while another posts receives: the provider takes the
+// locks that it needs. (No device is opened while an environment variable turns these locks off: see
+// `device/context.rs`.)
 static_assertions::assert_impl_all!(SendQueue: Send, Sync);
 static_assertions::assert_impl_all!(ReceiveQueue: Send, Sync);
 
@@ -308,8 +309,8 @@ impl SendQueue {
             return;
         }
         if let Some(sessions) = self.sessions() {
-            // SAFETY: the pair is in a state that sends (0), nobody else posts, and no session is open: whoever has one
-            // open borrows the queue.
+            // SAFETY: the pair is in a state that sends (0), nobody else posts, and no session is open: whoever has an
+            // open session borrows the queue.
             let session = unsafe { sessions.open() };
             // The session is empty, so a failure of `complete` leaves nothing uncertain.
             let _ = session.complete();
@@ -343,7 +344,7 @@ impl SendQueue {
         let mut bad = ptr::null_mut();
         // SAFETY: the caller guarantees what `call` requires.
         let result = unsafe { self.call(first, &mut bad) };
-        // One test checks two things: the result is 0, and no request is named.
+        // One test checks both that the result is 0 and that `bad` names no request.
         if bad.addr() | result as usize == 0 {
             return Ok(());
         }
@@ -377,8 +378,8 @@ impl SendQueue {
     /// pair is poisoned or the post fails.
     #[cold]
     pub(crate) fn post_marker<B: Brand, M: Postable<B>, K>(&mut self, request: WorkRequest<M, K>) -> Option<WorkId> {
-        // The ledger may hold a request that the device never got. The completion of the marker would report that
-        // request as a success.
+        // The ledger of a poisoned pair may contain a request that the device never got. The completion of the marker
+        // would report that request as a success.
         if self.status().is_poisoned() {
             return None;
         }
@@ -417,7 +418,7 @@ impl SendQueue {
         let staged = Staged::new();
         let Taken { entry, rest, filled_before } = staged.fill(request, id, false);
         slot.push(entry);
-        // SAFETY: `staged` is one filled request, the newest of the ledger, which owns its memory since the push.
+        // SAFETY: `staged` is one filled request, and the newest of the ledger. The push gave its memory to the ledger.
         // Inline bytes are borrowed from the caller, who waits for this call to return.
         match unsafe { self.ring(&staged) } {
             Ok(()) => Ok(id),
@@ -499,7 +500,7 @@ impl SendQueue {
         let Taken { entry, rest, filled_before } = staged.fill(request, id, room == 1);
         amend(&staged);
         slot.push(entry);
-        // SAFETY: `staged` is one filled request, the newest of the ledger, which owns its memory since the push.
+        // SAFETY: `staged` is one filled request, and the newest of the ledger. The push gave its memory to the ledger.
         // Inline bytes are borrowed from the caller, who waits for this call to return.
         match unsafe { self.ring(&staged) } {
             Ok(()) => Ok(id),
@@ -538,13 +539,13 @@ impl SendQueue {
         let Some(slot) = self.poster.next().if_room() else {
             return Err(self.no_room(back(request.into_request())));
         };
-        // SAFETY: the pair is in a state that sends (0), nobody else posts, and no session is open: whoever has one
-        // open borrows the queue.
+        // SAFETY: the pair is in a state that sends (0), nobody else posts, and no session is open: whoever has an open
+        // session borrows the queue.
         let mut session = unsafe { sessions.open() };
         let (call, entry) = Call::of(request, last);
         slot.push(entry);
-        // SAFETY: the ledger owns the memory since the push. Inline bytes are borrowed from the caller, who waits for
-        // this call to return. The request was accepted for this queue, and the handle of its recipient is kept.
+        // SAFETY: the push gave the memory to the ledger. Inline bytes are borrowed from the caller, who waits for this
+        // call to return. The request was accepted for this queue, and the handle of its recipient is kept.
         unsafe { session.add(call, id) };
         session.complete().map(|()| id).map_err(|source| {
             self.poison();
@@ -578,8 +579,8 @@ impl SendQueue {
         staged.fill_empty(id.raw(), ibv_wr_opcode::IBV_WR_LOCAL_INV);
         fill(&staged);
         self.poster.push(entry);
-        // SAFETY: `staged` is one filled request without bytes, the newest of the ledger, which owns the window that it
-        // names.
+        // SAFETY: `staged` is one filled request without bytes, and the newest of the ledger. The ledger owns the
+        // window that the request names.
         unsafe { self.ring(&staged) }.map(|()| id).map_err(|failed| {
             self.refused(failed, id, |entry| {
                 // SAFETY: the entry came back, so the request about its window was not posted.
@@ -600,10 +601,10 @@ impl SendQueue {
         self.poster.push(entry);
         let bind = sys::ibv_mw_bind { wr_id: id.raw(), send_flags: SIGNALED, bind_info };
         // SAFETY: the pair is alive and in a state that sends (0), and nobody else posts (`&mut`). The ledger owns the
-        // memory behind the window, and with it the region.
+        // memory behind the window, and this memory keeps the region registered.
         match unsafe { held.bind(self.raw.0, bind) } {
             Ok(()) => Ok(id),
-            // `ibv_bind_mw` names no request, so it is uncertain whether the request was queued.
+            // `ibv_bind_mw` has no `bad_wr`, so it is uncertain whether the request was queued.
             Err(source) => Err(self.refused((source, None), id, |_| None)),
         }
     }
@@ -648,7 +649,7 @@ impl ReceiveQueue {
         // SAFETY: the pair is alive and in Init or later (0), and nobody else posts (`&mut`). `wr` is one receive, and
         // the ledger owns its memory.
         let result = unsafe { (self.verb)(self.raw.0.as_ptr(), &mut wr, &mut bad) };
-        // One test checks two things: the result is 0, and no request is named.
+        // One test checks both that the result is 0 and that `bad` names no request.
         if bad.addr() | result as usize == 0 {
             return Ok(id);
         }

@@ -1,9 +1,10 @@
 //! Posting through `ibv_wr_*`: one session for each doorbell, and a few calls in it for each request.
 //!
-//! A batch opens its session with its first request, a `post_all` at its beginning. The session is closed where the
-//! doorbell rings. Each request goes into the session when it is posted, and its entry is written to the ledger without
-//! being published. (Keeping the requests and replaying them at the doorbell would cost almost half as much again.)
-//! While the session is open, the provider holds the lock of the send queue, and code of the program may run.
+//! A batch opens its session when it adds its first request; a `post_all` opens its session at its beginning. The
+//! session is closed where the doorbell rings. Each request goes into the session when it is posted, and its entry is
+//! written to the ledger without being published. (Keeping the requests and replaying them at the doorbell would cost
+//! almost half as much again.) While the session is open, the provider holds the lock of the send queue, and code of
+//! the program may run.
 //!
 //! ASSUMPTION: no request of a session is executed before `ibv_wr_complete` (`ibv_wr_post(3)`, USAGE). If that call
 //! fails, nothing is certain: the page says that the whole session is aborted, but rxe queues the whole session and
@@ -110,7 +111,7 @@ impl Session {
         let qp = self.raw.as_ptr();
         let is_value = matches!(action.operation, Operation::AtomicWrite);
         if let (Data::Inline(_), 1.., false) = (data, length, is_value) {
-            // The manual page requires only the setter, but rxe also checks the flag.
+            // The manual page requires only `ibv_wr_set_inline_data`, but rxe also checks this flag.
             flags |= ibv_send_flags::IBV_SEND_INLINE.0;
         }
         let Action { rkey, remote_addr, immediate_be, compare_add, swap, .. } = action;
@@ -146,7 +147,8 @@ impl Session {
             Data::Registered(part) => {
                 // SAFETY: the descriptor is alive, since the ledger owns it (caller).
                 let part = unsafe { part.as_ref() };
-                // The length of the request: the filled bytes, or what was just set if the request fills the buffer.
+                // The filled bytes. If the request fills the buffer, `Data::of` has just set this number to the length
+                // of the request.
                 let length = part.message();
                 // SAFETY: the pair has this function (0).
                 unsafe { verbs::ibv_wr_set_sge(qp, part.lkey(), part.device_addr(), length) };

@@ -89,7 +89,7 @@ impl SharedPoster {
     /// The error of a post that failed. `is_named`: `bad_wr` points to the request.
     #[cold]
     fn refused<B>(&mut self, is_named: bool, id: WorkId, source: VerbError) -> PostError<Buffer<B>> {
-        // A request is certainly not queued only if the provider names it, and only if the provider's refusals were
+        // It is certain that a request was not queued only if the provider names that request and its refusals were
         // reviewed.
         match if is_named && self.core.domain.context.promises().refusal_is_sure {
             self.poster.slab.take(id).and_then(Entry::into_buffer)
@@ -113,7 +113,8 @@ impl SharedPoster {
             None => Err((VerbError::new("ibv_destroy_srq", libc::EBUSY), right)),
         };
         ended.map_err(|(error, right)| {
-            // Nothing is posted to a queue that a failed destroy may have left half-destroyed.
+            // A failed destroy may leave the queue half-destroyed. Then the right is not given back, so nothing is
+            // posted.
             self.posts.give_back(right.filter(|_| self.core.handle.is_alive()));
             error
         })
@@ -139,8 +140,9 @@ impl SharedCore {
         self.handle.query()
     }
 
-    /// Destroys the queue. Receives in flight stay in the ledger. Completion queues that may have their completions
-    /// hold the ledger. If the provider failed and may have left the queue half-destroyed, no verb uses it any more.
+    /// Destroys the queue. Receives in flight stay in the ledger. A completion queue that may have completions of them
+    /// keeps the ledger alive. If the provider failed and may have left the queue half-destroyed, no verb uses it any
+    /// more.
     ///
     /// `right` is the right to post; `None` if it was given up. The right comes back if the queue is not destroyed.
     fn destroy(&mut self, right: Option<PostRight>) -> Result<(), (VerbError, Option<PostRight>)> {
@@ -149,7 +151,8 @@ impl SharedCore {
         if let Err(error) = self.alive(verb) {
             return Err((error, right));
         }
-        // No pair uses the queue: each pair has a reference to this, and the pair's handle ends before that reference.
+        // No pair uses the queue: each pair has a reference to this `SharedCore`, and drops its handle before that
+        // reference.
         let Some(handle) = Arc::get_mut(&mut self.handle) else {
             return Err((VerbError::new(verb, libc::EBUSY), right));
         };
@@ -164,7 +167,8 @@ impl SharedCore {
 
 impl Drop for SharedCore {
     fn drop(&mut self) {
-        // Receives in flight stay in the ledger. Completion queues that may have their completions hold the ledger.
+        // Receives in flight stay in the ledger. A completion queue that may have completions of them keeps the ledger
+        // alive.
         if self.ledger.has_ended() {
             return;
         }

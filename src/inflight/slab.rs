@@ -131,7 +131,7 @@ impl<T> Slab<T> {
 
 impl<T> Drop for Slab<T> {
     fn drop(&mut self) {
-        // The next queue with this number begins after all tickets of this one, so that no id is used twice.
+        // The next queue with this number begins after all tickets of this queue, so that no id is used twice.
         let first = self.number.next;
         let used = |slot: &Slot<T>| slot.cell.ticket().wrapping_sub(first) % COUNTS;
         let most = self.slots.iter().map(used).max().unwrap_or(0);

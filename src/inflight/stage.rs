@@ -111,7 +111,7 @@ impl Staged {
                 filled_before = part.filled();
                 part.set_filled(length as usize);
             }
-            // The element has `length` bytes: those that are filled, or that count as filled from here on.
+            // The element has `length` bytes: the filled bytes, or the bytes that count as filled from here on.
             part.element()
         } else if let Some(list) = memory.list(KEY) {
             if action.operation.fills() {

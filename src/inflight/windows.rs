@@ -48,7 +48,7 @@ impl SendQueue {
         if self.room() == 0 {
             return Err(self.no_room((window, memory)));
         }
-        // The window is held, so that nobody frees it while its key changes and while the provider reads it.
+        // `hold` keeps others from freeing the window while its key changes and while the provider reads the window.
         let core = window.inner().core();
         let Some(mut held) = core.hold() else {
             return Err(PostError::Flawed { request: (window, memory), flaw: RequestFlaw::WindowEnded });

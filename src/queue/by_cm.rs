@@ -129,7 +129,7 @@ impl<B: Brand, T: Reliable> QueuePair<B, ReadyToReceive, T> {
         let psn = Psn::clamped(modify.attributes.sq_psn);
         let mut pair = self.transition(modify)?;
         pair.inner.send.set_initiator_depth(initiator_depth);
-        // rdma_cm has chosen the first packet sequence number. It replaces the endpoint's.
+        // rdma_cm has chosen the first packet sequence number. `endpoint` must report that number.
         if let Some(core) = pair.inner.unsplit() {
             core.local.psn = psn;
         }
@@ -170,7 +170,7 @@ mod tests {
                 }
             }
         }
-        // Any other state is believed of no provider.
+        // Any other state is an error, also with the provider that has the quirk.
         let (_context, pair, _poller) = pair(Profile::Siw);
         pair.end_traffic().unwrap();
         let failed = pair.moved_by_cm(ReadDepth::saturating(1)).map(drop).unwrap_err().source;

@@ -401,8 +401,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// may post an empty request, which brings unsignalled sends back. Returns the id of that request.
     pub(crate) fn kick(&mut self, count: u32) -> Result<Option<WorkId>, VerbError> {
         self.inner.core.modify(Modify::to(raw_state::IBV_QPS_ERR))?;
-        // By now the device has flushed every signalled request, so what is left must be unsignalled. If all requests
-        // are signalled on this provider, an empty request would bring nothing back.
+        // By now the device has flushed every signalled request, so the sends that are left must be unsignalled. If all
+        // requests are signalled on this provider, an empty request would bring nothing back.
         let has_unsignalled = self.inner.core.domain.context.promises().sends_may_be_unsignalled();
         let is_due =
             count == 3 && has_unsignalled && code::<T>() != ibv_qp_type::IBV_QPT_UD && self.sends_in_flight() != 0;

@@ -93,7 +93,7 @@ pub(super) fn destroy(
 ) -> Result<Quiescent, VerbError> {
     raw.detach_all()?;
     if raw.has_windows() {
-        // Even if a later step fails, nothing may be posted any more.
+        // From here on nothing may be posted, even if a later step fails.
         status.poison();
         reset(raw, domain)?;
         raw.free_windows()?;

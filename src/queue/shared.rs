@@ -352,8 +352,8 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     pub fn resize(&mut self, receives: u32) -> Result<(), VerbError> {
         let refused = |errno| Err(VerbError::new("ibv_modify_srq", errno));
         let this = &mut *self.inner;
-        // The library checks this before it calls the verb: some providers use one error number for a refusal and for
-        // a failure halfway.
+        // The library checks this before it calls the verb, since some providers use one error number both for a
+        // refusal and for a failure halfway.
         let is_too_many = receives > this.poster.slab.slots();
         if this.is_broken() || receives == 0 || is_too_many || !fits(this.core(), receives)? {
             return refused(libc::EINVAL);
@@ -466,7 +466,7 @@ mod tests {
         shared.inner.destroy().unwrap();
         let refused = shared.post_receive(domain.buffer(8).unwrap()).unwrap_err();
         assert!(matches!(refused, PostError::Broken { .. }), "{refused:?}");
-        // The receive from before comes back; no slot was taken by the one that was refused.
+        // The first receive comes back. The refused receive took no slot.
         let left = shared.inner.core().ledger.take_all().filter_map(Entry::into_buffer::<crate::Checked>).count();
         assert_eq!((left, shared.in_flight()), (1, 0));
     }

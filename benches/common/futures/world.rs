@@ -168,7 +168,7 @@ impl World {
                 right.post(buffer).expect("a receive");
                 heard.send(()).await.expect("the sender waits");
             }
-            // From here on, the keep-alive probes of this side may hide a lost wake-up.
+            // Keep-alive probes of this side could hide a lost wake-up, so they begin only after the last message.
             right.keep_alive(keeps_asking.then_some(ASKS));
             (right.closed().await, right)
         });
@@ -216,8 +216,9 @@ impl World {
         for task in tasks {
             assert!(soon(task).await.is_ok() || is_cut);
         }
-        // These messages may still be in flight at the end. They leave one receive, whose flush tells the receiver of
-        // the end. (On soft iWARP, receives that are posted after the pair has failed do not come out.)
+        // These messages may still be in flight at the end. They use up all receives of the other side but one. The
+        // flush of that one tells the other side of the end. (On soft iWARP, receives that are posted after the pair
+        // has failed do not come out.)
         for _ in 1..RECEIVES {
             let permit = soon(sender.room()).await.expect("room");
             let buffer = soon(self.pool.take(LEN)).await.expect("a buffer");
@@ -271,7 +272,7 @@ impl World {
         for _ in 0..50 {
             let mut buffer: Buffer<Futures> = match random.below(3) {
                 0 => self.domain.buffer(LEN).expect("a buffer"),
-                // The buffer of another task's stray can be used like any other.
+                // A stray is the completion of an abandoned request. Its buffer can be used like any other.
                 1 => match sender.with(Sender::take_stray).and_then(|stray| stray.check().ok()?.into_buffer()) {
                     Some(stray) => stray,
                     None => continue,
@@ -328,7 +329,7 @@ impl World {
                     let use_it = async { drop(soon(ask(&left)).await.expect("memory")) };
                     tokio::join!(use_it, self.answer(&right));
                 }
-                // Nobody waits for the answer any more.
+                // `ask` is dropped after one poll, so nobody waits for the answer.
                 _ => {
                     drop(polled(ask(&left), 1).await);
                     self.answer(&right).await;
@@ -387,7 +388,7 @@ impl World {
         for task in tasks {
             task.await.expect("no panic");
         }
-        // On iWARP, if a connect is given up, the kernel may keep its pair for seconds.
+        // On iWARP, the kernel may keep the pair of an abandoned connect for seconds, so do this more rarely there.
         if !self.is_iwarp || random.one_in(4) {
             self.give_up(random).await;
         }

@@ -55,7 +55,7 @@ impl<B: Brand> World<B> {
         }
         let wanted = source.random.below(MOST_SENDS);
         let first = *model;
-        // Each staged request with the model after it.
+        // Each staged request, and the model as it is after that request.
         let mut staged: Vec<(Posted, Model)> = Vec::with_capacity(wanted);
         let mut broken = false;
         let result = pair.batch(|batch| {
@@ -158,7 +158,7 @@ impl<B: Brand> World<B> {
                         staged.push(Posted { id, address, want: Want::Sent });
                     }
                 }
-                // `panic!` would print a message.
+                // Unlike `panic!`, this prints no message.
                 resume_unwind(Box::new(()));
             })
         }));

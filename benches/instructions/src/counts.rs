@@ -81,7 +81,7 @@ fn cost(edges: &[Edge<'_>], workload: &str) -> Result<Cost, Box<dyn Error>> {
         if edge.callee == workload {
             whole += edge.cost;
         }
-        // This includes the calls of the set-up, which are the same in both runs.
+        // The sums of the device include the set-up, which is the same in both runs.
         let is_device = |function: &str| DEVICE.iter().any(|device| function.starts_with(device));
         if is_device(edge.callee) && !is_device(edge.caller) {
             device += edge.cost;

@@ -12,7 +12,7 @@ const PANIC: &str = "panic";
 /// The kinds of code that must not be on the hot path. Each is recognized by parts of function names.
 #[rustfmt::skip]
 const KINDS: [(&str, &[&str]); 4] = [
-    // A mutex guard checks whether its thread is panicking.
+    // A mutex guard calls `is_zero_slow_path` to see whether its thread is panicking.
     ("lock", &["futex", "Mutex", "pthread_mutex", "syscall", "panic_count::is_zero_slow_path"]),
     (PANIC, &[
         "core::panicking", "core::option::unwrap_failed", "core::option::expect_failed", "core::result::unwrap_failed",
@@ -28,8 +28,8 @@ const KINDS: [(&str, &[&str]); 4] = [
 ];
 
 fn kind_of(name: &str) -> Option<&'static str> {
-    // Such a name contains the name of the dropped type, which says nothing about the code. The walk enters the
-    // function instead.
+    // The name of a drop function contains the name of the dropped type, which says nothing about the code. The walk
+    // enters the function instead.
     if name.starts_with("core::ptr::drop_in_place<") {
         return None;
     }

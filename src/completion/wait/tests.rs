@@ -89,7 +89,7 @@ impl<B, F: FnOnce() + Send> Source for Disturbed<'_, B, F> {
         } else if self.happening.is_none() {
             self.inner.sleep(left)?;
         }
-        // Otherwise the sleep returns at once, which a sleep may do.
+        // Otherwise this sleep returns without waiting: a sleep may end early.
         self.steps += 1;
         self.slept = self.slept.max(start.elapsed());
         Ok(())
@@ -120,7 +120,8 @@ fn hz14_a_completion_at_any_place_of_the_routine_ends_the_wait() {
                 world.post();
             }
             let inner = Waiting { poller: &mut poller, wake_for };
-            // The device runs one unit of work after the other: the receive completes in one, the send in a later one.
+            // Each step of the fabric runs one unit of the device's work. The receive completes in one unit, the send
+            // in a later one.
             let happening = move || while fabric.step() {};
             let mut source = Disturbed { inner, steps: 0, at, happening: Some(happening), slept: Duration::ZERO };
             let found = wait(&mut source, Duration::ZERO, LONG).unwrap();

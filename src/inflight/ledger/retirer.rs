@@ -169,8 +169,8 @@ impl<T> Prefix<'_, T> {
     #[inline(always)]
     fn take_first(&mut self) -> T {
         let id = self.oldest;
-        // SAFETY: the value is in flight (1). It was written before the `posted` that this end has acquired, and only
-        // this end takes values out.
+        // SAFETY: the value is in flight (1). The poster wrote the value before it stored the `posted` that this end
+        // has acquired, and only this end takes values out.
         let value = unsafe { self.at.take(id, true) };
         self.oldest = after(id, 1);
         self.at.set_oldest(self.oldest);
@@ -220,8 +220,8 @@ impl<T> Prefix<'_, T> {
         while progress.next != end {
             for cell in at.cells_between(progress.next, end) {
                 let id = progress.next;
-                // SAFETY: the value is in flight (1), so the cell holds it. The poster wrote it before it stored the
-                // `posted` that this end has loaded (acquire).
+                // SAFETY: the value is in flight (1), so the cell holds it. The poster wrote the value before it stored
+                // the `posted` that this end has loaded (acquire).
                 let value = unsafe { cell.take() };
                 progress.next = after(id, 1);
                 f(id, value);
@@ -291,8 +291,8 @@ impl Prefix<'_, Entry> {
         let Some(places) = free.spare_capacity_mut().get_mut(..count) else { return false };
         let mut bits = 0;
         for (cell, place) in row.iter().zip(places) {
-            // SAFETY: the value is in flight (1). If all values are buffers, this copy is the value from here on;
-            // otherwise the copy is not used.
+            // SAFETY: the value is in flight (1). If all values of the row are buffers, the copy replaces the value in
+            // the cell; otherwise the copy is not used.
             let entry = ManuallyDrop::new(unsafe { cell.take() });
             bits |= entry.bits();
             *place = ManuallyDrop::into_inner(entry).into_maybe_buffer();
@@ -381,8 +381,8 @@ impl<T> AnyOrderRetirer<T> {
             return None;
         }
         let (at, mut oldest) = (self.retirer.0.0, self.retirer.oldest());
-        // SAFETY: the value is in flight and was not taken before. It was written before the `posted` that this end has
-        // acquired, and only this end takes values out.
+        // SAFETY: the value is in flight and was not taken before. The poster wrote the value before it stored the
+        // `posted` that this end has acquired, and only this end takes values out.
         let value = unsafe { at.take(id, id == oldest) };
         self.flip(id);
         while self.is_taken(oldest) {

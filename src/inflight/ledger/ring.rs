@@ -84,7 +84,7 @@ impl<T> Deref for LedgerPtr<T> {
 
     #[inline(always)]
     fn deref(&self) -> &Ledger<T> {
-        // SAFETY: the ledger is alive (0). Its fields that are not atomics are written before there is a second holder.
+        // SAFETY: the ledger is alive (0). Only its atomics and its `UnsafeCell` change once there is a second holder.
         unsafe { self.0.as_ref() }
     }
 }
@@ -217,14 +217,14 @@ impl<T> Drop for LedgerRef<T> {
     fn drop(&mut self) {
         const { assert!(!needs_drop::<Ledger<T>>()) };
         let at = self.0;
-        // Release and acquire: all that the other holders did with the ledger happens before the last holder ends it.
+        // Release and acquire: all that the other holders did with the ledger happens before the last holder frees it.
         if at.holders.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
         #[cfg(loom)]
         at.cells_from(0).iter().for_each(Cell::end);
         let (block, lines) = (Block { at: at.0.cast(), index: at.block }, LedgerPtr::<T>::lines(at.mask as usize + 1));
-        // SAFETY: `new` has taken the block with this many lines, and this was the last holder (ledger 5).
+        // SAFETY: `new` took the block with this number of lines, and this reference was the last one (ledger 5).
         unsafe { Blocks::give_back(block, lines) };
     }
 }
@@ -400,7 +400,7 @@ impl<T, P> Poster<T, P> {
     #[cfg(test)]
     pub(crate) unsafe fn write_at(&mut self, id: u64, value: T) {
         // SAFETY: the cell of `id` is free, so it belongs to the poster (ledger 0), and it is empty (caller). The
-        // retirer emptied it before it stored the `retired` that this poster has loaded (acquire).
+        // retirer emptied the cell before it stored the `retired` that this poster has loaded (acquire).
         unsafe { self.ledger().cell(id).put(value) };
     }
 
@@ -515,7 +515,7 @@ impl<T> FreeSlot<'_, T> {
         } else {
             unlikely();
             // SAFETY: the slot is free (0), so its cell belongs to the poster (ledger 0), and it is empty. The retirer
-            // emptied it before it stored the `retired` that this poster has acquired.
+            // emptied the cell before it stored the `retired` that this poster has acquired.
             unsafe { ledger.cell(id).put(value) };
         }
         // The value is published before the verb is called: its completion may be polled before the verb returns.

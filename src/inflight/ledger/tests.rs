@@ -180,7 +180,7 @@ fn an_id_of_another_queue_is_not_in_flight() {
 
 #[test]
 fn the_short_way_is_open_while_there_is_room() {
-    // Miri is too slow to fill the greatest ring.
+    // Miri is too slow to fill the longest ring.
     let greatest = if cfg!(miri) { 1 << 10 } else { MAX_DEPTH };
     for depth in [1, 2, 3, 4, greatest] {
         let (mut poster, mut retirer) = new(depth, NAME.wrapping_sub(2 * STEP));
@@ -216,7 +216,7 @@ fn a_detour_closes_the_short_way_until_all_of_it_is_cleared() {
     detour.set(4);
     for (cleared, left) in [(1, 6), (2, 4), (2, 4), (4, 0), (7, 0)] {
         poster.try_push(0).unwrap();
-        // The detour takes no room away.
+        // A detour closes `if_free`, but takes no room away.
         assert_eq!(
             (poster.next().if_free(false).is_some(), poster.next().has_room(false), poster.next().has_room(true)),
             (false, true, false)
@@ -260,7 +260,7 @@ fn what_is_left_in_a_ledger_is_not_dropped_with_it() {
         }
         assert!(retirer.take(&Quiescent::without_device()).is_some());
         if left == 1 {
-            // The value that is left is a sole value.
+            // Here the value that is left is the sole value: it is posted to an empty ledger.
             assert!(retirer.take(&Quiescent::without_device()).is_some());
             assert!(poster.try_push(std::rc::Rc::clone(&value)).is_ok());
         }

@@ -203,7 +203,7 @@ fn of_all_items_the_last_is_signalled_in_its_session() {
     with_queue(64, |queue, domain, _| {
         for count in [1, 2, 40] {
             let mut buffers = domain.buffers(count, 8).unwrap();
-            // Requests are signalled unless they say otherwise.
+            // `WorkRequest::send` makes a signalled request, but `post_all` signals only the last one.
             batch::<_, ReliableConnection, _>(queue, |batch| {
                 assert_eq!(batch.post_all(&mut buffers, WorkRequest::send).unwrap(), count);
             })

@@ -29,8 +29,8 @@ macro_rules! probes {
                 println!(stringify!($name));
             )+
             black_box(control as *const ());
-            // Queues get their poll functions, which are called through pointers, from this function. So it must be
-            // in the program.
+            // This function gives queues their poll functions, which are called through pointers. So it must be in the
+            // program.
             black_box(ProtectionDomain::<Bench>::completion_queue_with as *const ());
         }
     };
