@@ -55,7 +55,7 @@ fn each_program_of_the_guide_is_a_chapter_of_it() {
 #[test]
 fn memory_of_the_server_is_written_by_the_client_and_handed_over() {
     if context().is_iwarp() {
-        return; // the example connects without rdma_cm
+        return; // iWARP needs rdma_cm, which this example does not use
     }
     Program::run(example("remote_memory"), &[]).succeeded().says("Returned: hello, memory of the server");
 }

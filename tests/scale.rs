@@ -54,7 +54,7 @@ fn a_pair_takes_less_than_a_kibibyte_beside_its_slots() {
         let shallow = library_bytes(&domain, &port, COUNT, 8);
         // Both ledgers have 8 more slots of one word each.
         let deep = library_bytes(&domain, &port, COUNT, 16);
-        // Some memory of the ledgers may not be in use yet, so a few bytes may be missing.
+        // Some memory of the ledgers may not be in use yet, so the difference may be off by a few bytes.
         assert!((deep - shallow).abs_diff(2 * 8 * size_of::<usize>()) <= 64, "a slot: {shallow} and {deep}");
         let beside = shallow - 2 * 8 * size_of::<usize>();
         // Under the address sanitizer each ledger is an allocation of its own, with a header.
