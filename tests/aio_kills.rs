@@ -141,7 +141,7 @@ impl World {
             Address => match self.channel.connect(&self.poller, at, pair, &NO_DATA, PATIENCE).await {
                 Ok(connection) => Ok(connection),
                 Err(failed) => {
-                    // On iWARP the drop of the pair may block.
+                    // On iWARP the drop of the pair may block, so it runs on a thread of its own.
                     let (value, cause) = (failed.value, failed.cause);
                     tokio::task::spawn_blocking(move || drop(value)).await.unwrap();
                     Err(NotConnected::Address(cause))
@@ -219,7 +219,7 @@ fn victim() {
         let world = World::new();
         if step == Step::ClientAsked {
             let at = env::var(PEER).unwrap().parse().unwrap();
-            // The peer kills this process once it has the request.
+            // The peer kills this process once the peer has the request.
             drop(world.connect(way, at).await);
             stop();
         }
@@ -243,7 +243,7 @@ fn victim() {
 
 /// Listens, and accepts one client. The client gets the record of this side's memory.
 async fn connected(world: &World, way: Way, step: Step) -> Connection<Checked> {
-    // At this step the victim has no receive, so sends of the peer do not complete.
+    // At the step `Connected` the victim has no receive, so sends of the peer do not complete.
     let receives = if step == Step::Connected { 0 } else { 2 * RECEIVES };
     let record = world.region.remote().to_bytes();
     match way {
@@ -295,8 +295,8 @@ async fn lends(world: &World, connection: Connection<Checked>, step: Step) {
     if step == Step::Holding {
         let granted: Granted<_, RemoteWrite> = lending.granted().await.unwrap().accept().unwrap();
         granted.whole().write(world.buffer(b"held")).unwrap().await.unwrap();
-        // The peer kills this process after this line, and expects the written bytes. On iWARP the write may still be
-        // on its way.
+        // The peer kills this process when it sees the line that is printed below, and later checks that its memory
+        // holds "held". On iWARP the write has completed here, but may still be on its way.
         println!("\nstopped");
         pending::<()>().await;
         drop(granted);
@@ -319,7 +319,7 @@ fn options() -> LendingOptions {
 /// Kills a server before there is a connection. The connect of this side ends with an error.
 async fn outlive_before(world: &World, way: Way, step: Step, round: usize) -> u32 {
     let (mut victim, at) = server(step, way);
-    // Two variants take turns: the victim is killed before this side asks, or afterwards.
+    // Two variants take turns: the victim is killed before this side sends its connection request, or afterwards.
     if step == Step::Listening && round.is_multiple_of(2) {
         let killed = victim.kill_at_its_step();
         let error = soon(world.connect(way, at)).await.map(drop).unwrap_err();
@@ -415,7 +415,8 @@ async fn outlive_connected(world: &World, way: Way) -> u32 {
     let Connection { mut sender, mut receiver, mut link } = soon(world.connect(way, at)).await.unwrap();
     victim.said("stopped");
     let mut waiting = Vec::new();
-    // The sends find no receive, so they do not complete. On iWARP they would end the connection.
+    // The sends find no receive, so they do not complete. On iWARP such a send would end the connection, so none is
+    // sent.
     for number in 0..if context().is_iwarp() { 0 } else { 3 } {
         let posted = sender.send(world.buffer(&[number])).unwrap();
         waiting.push(tokio::spawn(posted));
@@ -715,7 +716,7 @@ async fn outlive_an_owner(world: &World, way: Way) -> u32 {
     let victim = soon(victim).await.unwrap();
     assert!(!asking.is_finished() && !offered.is_finished());
     let killed = victim.kill();
-    // The request is posted, or refused because this side already knows of the end.
+    // Either the request is posted, or it is refused because this side already knows that the connection has ended.
     match granted.whole().read(world.buffer(b"")) {
         Ok(posted) => {
             let late = tokio::spawn(posted);
@@ -781,7 +782,7 @@ fn a_connect_ends_although_its_server_was_killed() {
 
 #[test]
 fn an_accept_ends_although_its_client_was_killed() {
-    // On iWARP the kernel keeps a killed client for 10 seconds.
+    // On iWARP the kernel keeps the connection of a killed client for 10 seconds, so there is only one round.
     outlive(if context().is_iwarp() { 1 } else { ROUNDS }, async |world, way, _| outlive_a_client(world, way).await);
 }
 
@@ -793,7 +794,8 @@ fn whoever_waits_on_a_connection_learns_that_the_peer_was_killed() {
 #[test]
 fn tasks_under_load_end_when_the_peer_is_killed() {
     outlive(2 * ROUNDS, async |world, way, round| {
-        // In a connection by address, rdma_cm chooses the retries, which take many seconds.
+        // In a connection by address, rdma_cm chooses the retries, which take many seconds. So this side watches the
+        // link there.
         let watches = round.is_multiple_of(2) || way == Address;
         outlive_under_load(world, way, round, watches).await
     });

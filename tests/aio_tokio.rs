@@ -220,7 +220,7 @@ fn a_runtime_that_is_dropped_takes_no_memory_with_it() {
     });
 }
 
-/// The driver is also the clock for deadlines: it sleeps no longer than until the next one.
+/// The driver is also the clock for deadlines: it sleeps no longer than until the next deadline.
 #[test]
 fn a_lease_ends_in_time_by_the_driver() {
     let runtime = two_threads();

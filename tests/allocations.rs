@@ -128,7 +128,7 @@ fn a_pool_allocates_nothing_once_everything_is_set_up() {
         let clone = share.clone();
         drop(if round % 2 == 0 { second } else { third });
         drop((share, clone));
-        // The future finds a buffer at once.
+        // The future finds a buffer at its first poll.
         let mut take = pin!(pool.take(round));
         let mut context = std::task::Context::from_waker(Waker::noop());
         assert!(take.as_mut().poll(&mut context).is_ready());

@@ -94,7 +94,7 @@ fn a_longer_batch_follows_a_shorter_one() {
 #[test]
 fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
     let domain = context().named_domain(Nested).unwrap();
-    // 40 requests need more than one doorbell; 32 need exactly one, and are posted in one session.
+    // One doorbell posts at most 32 requests. So 40 requests need two doorbells, and 32 need exactly one.
     let ways = [Posting::List, Posting::WorkRequestApi].into_iter().flat_map(|way| [(way, 40_u8), (way, 32)]);
     let cases = ways.flat_map(|(way, count)| [(way, count, false), (way, count, true)]);
     // Each case takes Miri more than ten seconds, so Miri runs only two of them.
@@ -134,8 +134,8 @@ fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
             WorkRequest::write(buffer, &outer)
         };
         assert_eq!(left.post_all(&mut items, write).unwrap(), count.into());
-        // Requests of the inner batch that the device did not have when it panicked are dropped. One signalled write
-        // retires the others.
+        // If the inner closure panics, the requests of its batch that the device has not got are dropped. One signalled
+        // write retires the others.
         let last = fresh(0xff);
         let last_address = last.as_ptr().addr();
         right.post_write(last, &inner).unwrap();
@@ -266,7 +266,7 @@ fn take(
 /// of the pair.
 #[test]
 fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
-    // The deeds happen in the middle of a run, and without order each run is one request.
+    // Each deed happens in the middle of a run. Without `Need::Order` there is no middle: each run is one request.
     if lacks_need(Need::Order) {
         return;
     }
@@ -275,7 +275,7 @@ fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
     let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 1]).unwrap();
     let word = region.remote();
     let limits = Limits { sends: DEPTH, receives: 1, inline_bytes: 8, ..Limits::default() };
-    // With these shifts, runs begin at several places of the ring of 8 slots.
+    // The ring has 8 slots. With these shifts, runs begin at several places of the ring.
     let shifts: &[u32] = if cfg!(miri) { &[5] } else { &[0, 3, 5, 7] };
     let kinds =
         [(Polling::Array, false), (Polling::Extended, true), (Polling::Array, true), (Polling::Extended, false)];
@@ -378,13 +378,14 @@ enum Event {
 /// stays full of requests without a completion: the next signalled request brings everything back.
 #[test]
 fn whatever_stops_a_vector_the_queue_goes_on() {
-    // After a hundred messages of up to 32 bytes, soft iWARP may break the pair: docs/providers.md.
+    // These messages are longer than 32 bytes: after a hundred shorter ones, soft iWARP may break the pair
+    // (docs/providers.md).
     const BYTES: usize = 64;
     const EVENTS: [Event; 5] = [Event::Nothing, Event::Flaw, Event::Panic, Event::NoBytes, Event::Poll];
     let domain = context().named_domain(Stopped).unwrap();
     let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; BYTES / 8]).unwrap();
     let (whole, half) = (region.remote(), region.remote().slice(0..BYTES as u64 / 2).unwrap());
-    // Depths of one slot, of powers of two and others, and around the size of a stage.
+    // The depths are one slot, powers of two, other numbers, and numbers around the size of a stage (32 requests).
     let depths: &[u32] = if cfg!(miri) { &[1, 5] } else { &[1, 2, 3, 5, 31, 32, 33, 64, 70] };
     for (&depth, way) in depths.iter().flat_map(|depth| WAYS.map(|way| (depth, way))) {
         let Some(mut link) = link(&domain, depth, way) else { continue };
@@ -415,7 +416,7 @@ fn whatever_stops_a_vector_the_queue_goes_on() {
                 }));
                 let (rest, in_flight) = (items.len(), left.sends_in_flight() as usize);
                 assert!(items.iter().map(|(number, _)| *number).eq(count - rest..count), "{case}");
-                // Post one more unsignalled request, at the latest when polling has made room.
+                // Post one more unsignalled request. If the queue is full, poll until there is room.
                 let (mut last, start) =
                     (Some(WorkRequest::write(Inline(&[1; 8]), &whole).unsignalled()), Instant::now());
                 while let Some(request) = last.take() {

@@ -27,11 +27,11 @@ enum Growth {
 fn growth(name: &str) -> Growth {
     match name {
         "verbs_context" => Growth::AtTheStart,
-        // The size of each is an argument.
+        // The program passes the size of each of these structs as an argument.
         "ibv_device_attr_ex" | "ibv_gid_entry" | "ibv_port_attr" => Growth::AtTheEnd,
         // `comp_mask` says which members are valid.
         "ibv_cq_init_attr_ex" | "ibv_qp_init_attr_ex" => Growth::AtTheEnd,
-        // libibverbs allocates it.
+        // libibverbs allocates this struct.
         "ibv_qp_ex" => Growth::AtTheEnd,
         _ => Growth::No,
     }

@@ -165,7 +165,7 @@ fn a_list_is_of_one_domain_whenever_it_is_posted() {
             let region = here.register::<RemoteReadWrite, _>(vec![9_u64; 4]).unwrap();
             list = refused(link.left.post(WorkRequest::read_scattered(list, &region.remote()))).into_memory();
             assert_eq!(&list[foreign][..], [7; 16]);
-            // With its own buffers again, the list is posted.
+            // After this swap, all buffers of the list are of one domain, so the list is posted.
             mem::swap(&mut list[foreign], &mut buffer);
             link.right.post_receive(here.buffer(64).unwrap()).unwrap();
             link.left.post_send(list).unwrap();
@@ -186,8 +186,7 @@ fn a_batch_takes_memory_of_its_own_domain() {
             for _ in 0..4 {
                 link.right.post_receive(here.buffer(64).unwrap()).unwrap();
             }
-            // A bad request in the middle of a batch is refused, by both methods that a batch has for posting. The
-            // others are posted.
+            // `post` and `post_each` of a batch refuse a request with a foreign buffer, and post the others.
             let mut rest =
                 [filled(here, b"2"), filled(other, b"3"), filled(here, b"4")].into_iter().map(WorkRequest::send);
             let third = link
@@ -218,7 +217,7 @@ fn a_batch_of_all_items_takes_memory_of_its_own_domain() {
             let mut link = link(here, posting);
             let region = here.register::<RemoteReadWrite, _>(vec![0_u64; 4]).unwrap();
             let write = |buffer| WorkRequest::write(buffer, &region.remote());
-            // The foreign buffer is the first one, one in the middle, or the last one.
+            // The foreign buffer is the first, the second, or the third and last.
             for foreign in 0..3 {
                 let of = |at| if at == foreign { other } else { here };
                 let mut buffers: Vec<_> = (0..3).map(|at| filled(of(at), &[at as u8 + 1; 8])).collect();
@@ -553,7 +552,7 @@ fn a_mix_up_does_not_reach_the_device() {
     ours.left.batch(|batch| assert!(batch.post_each(buffers.into_iter().map(WorkRequest::send)).is_err())).unwrap();
     assert!(matches!(here.reliable(&theirs, &LIMITS), Err(CreateError::OtherDomain { .. })));
     drop(buffer);
-    // The refused calls above reached none of these verbs, so the injected faults hit the calls below.
+    // The refused calls above did not reach `verbs`, so the injected faults hit the calls below.
     let (queue, _poller) = here.completion_queue(16).unwrap();
     let own = || here.buffer(8).unwrap();
     assert!(matches!(ours.left.post_send(own()), Err(PostError::Refused { .. })));
@@ -573,7 +572,7 @@ fn a_window_is_bound_over_memory_and_on_a_pair_of_its_own_domain() {
             let region = domain.register::<Windowed<LocalWrite>, _>(Pages::new(4096).unwrap()).unwrap();
             region.split_bindable().1
         };
-        // The memory is foreign, then the window, then both.
+        // First the memory is foreign, then the window, then both.
         let (window, memory) =
             refused(link.right.post_bind::<RemoteReadWrite, _>(link.domain.window().unwrap(), page(&their.domain)));
         let (theirs, ours) =

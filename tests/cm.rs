@@ -207,7 +207,8 @@ fn a_side_that_serves_no_reads_may_start_them() {
         let [mut client, mut server] = connected(&mut listener, at, &parameters);
         let (reader, owner) = if serves == 0 { (&mut server, &mut client) } else { (&mut client, &mut server) };
         assert_eq!(&reader.read(owner).unwrap()[..], [7; 64]);
-        // On soft iWARP, the server serves as many reads as the client asks for.
+        // A side cannot start reads if its peer serves none. Soft iWARP is an exception: there the server serves as
+        // many reads as the client asks for.
         match owner.read(reader) {
             Ok(read) => assert!(serves == 0 && is_iwarp() && read[..] == [7; 64]),
             Err(flaw) => assert_eq!(flaw, RequestFlaw::NoReadDepth),
@@ -270,7 +271,7 @@ fn a_stream_without_an_answer_costs_no_more_than_the_timeout() {
     let mut client = side();
     let start = Instant::now();
     let at = silent.local_addr().unwrap();
-    // Long enough for TCP to connect on a busy machine.
+    // This is long enough for TCP to connect on a busy machine.
     let timeout = Duration::from_secs(2);
     let failed = cm::connect(at, client.take(), &ConnectData::none(), timeout).unwrap_err();
     assert!(matches!(failed.cause, Cause::TimedOut(_)), "{failed:?}");
@@ -280,7 +281,7 @@ fn a_stream_without_an_answer_costs_no_more_than_the_timeout() {
     one.send(&mut other);
     drop((one, other, listener));
     assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
-    // The device holds the pair until it gives up waiting.
+    // The device keeps the pair until it stops waiting for the answer, so this drop takes that long.
     drop(failed);
     assert!(start.elapsed() > Duration::from_secs(9), "document the wait of a pair's end no more");
 }
@@ -293,12 +294,13 @@ fn a_client_that_ends_before_the_accept_is_gone() {
     let asking = connecting(&mut client, at, &ConnectData::none());
     let request = listener.next(PATIENCE).unwrap();
     drop(asking);
-    // On a real device, the message that the client has ended takes some time. On iWARP, a thread may
-    // destroy the client's pair, which takes the device 10 s.
+    // On a real device, the message that the client has ended takes some time. On iWARP, a thread may destroy the
+    // client's pair first, which takes the device 10 s.
     thread::sleep(if is_iwarp() { Duration::from_secs(12) } else { SHORT });
     let failed = request.accept(server.take(), &Parameters::default(), &cm::AcceptData::none()).unwrap_err();
     let Cause::PeerGone(error) = &failed.cause else { panic!("{failed:?}") };
-    // On iWARP the request came by a stream, which the peer has closed.
+    // On iWARP the request came by a TCP stream that the client has closed, so the error may also be that of the
+    // stream.
     let expected: &[i32] = if is_iwarp() { &[libc::EINVAL, libc::ECONNRESET] } else { &[libc::EINVAL] };
     assert!(expected.contains(&error.errno()), "{failed:?}");
 }
@@ -484,7 +486,7 @@ fn a_client_that_never_establishes_is_given_up() {
     let AnyQueuePair::Errored(_pair) = failed.value else { panic!("not in Error") };
     server.poller.wait(PATIENCE).unwrap().check().unwrap_err();
     assert!(matches!(server.poller.wait(Duration::ZERO), Err(WaitError::TimedOut(_))));
-    // The server has ended before the client has established the connection.
+    // The server gave up before the client established the connection, so the client is refused.
     assert_refused(&asking.wait(PATIENCE).unwrap_err().cause);
 }
 

@@ -77,7 +77,7 @@ impl World {
     fn ends_clean(self) {
         let Self { fabric, context, listener, .. } = self;
         drop(listener);
-        // On iWARP, a thread may still drop an identifier.
+        // On iWARP, a thread may still have an identifier to drop, so this may take a moment.
         let is_clean = eventually(|| {
             fabric.run();
             format!("{fabric:?}").contains("cm_identifiers: 0, cm_events: 0")
@@ -287,7 +287,7 @@ fn a_removed_device_ends_everything_on_it() {
         }
     }
     assert!(matches!(connecting.wait(PATIENCE).unwrap_err().cause, Cause::DeviceRemoved));
-    // The request came before the removal.
+    // The request came before the removal, so the listener may still return it.
     drop(world.listener.poll().unwrap());
     for _ in 0..2 {
         assert!(matches!(world.listener.poll(), Err(CmError::DeviceRemoved)));
@@ -365,7 +365,7 @@ fn a_membership_that_was_lost_does_not_end_the_next_one() {
         }
         member = member.leave().unwrap().join(GROUP).unwrap().wait(PATIENCE).unwrap();
     }
-    // If the event comes while a join is in progress, it ends that join.
+    // If the network ends the membership while a join is in progress, the join fails.
     let bound = member.leave().unwrap();
     let joining = bound.join(GROUP).unwrap();
     let Progress::Done(member) = joining.poll().unwrap() else { panic!("not joined") };
@@ -487,7 +487,8 @@ fn a_call_that_fails_gives_back_what_it_took() {
     assert!(matches!(failed.value, AnyQueuePair::Init(_)));
     assert!(matches!(failed.cause, Cause::Call(_)), "{failed:?}");
     assert!(is_refused(&connecting.wait(PATIENCE).unwrap_err().cause));
-    // A client whose establish fails ends the connection, and its server is rejected.
+    // If the client's last step (`rdma_establish`) fails, the client ends the connection, and the server's accept is
+    // rejected.
     let [mut client, mut server] = [world.side(), world.side()];
     let connecting = world.connecting(&mut client);
     let accepting = world.accepting(&mut server).unwrap();
@@ -609,7 +610,7 @@ fn on_iwarp_a_silent_host_costs_no_more_than_the_timeout() {
     let mut poll_both = || [&mut late, &mut dropped].map(|side| drop(side.poller.poll().unwrap()));
     poll_both();
     assert_eq!(freed.load(Ordering::Relaxed), 0, "the device may still use the receives");
-    // TCP gives up.
+    // On iWARP, `heal` makes the blocked `rdma_connect` fail with `ETIMEDOUT`, as if TCP had given up.
     world.fabric.heal();
     assert!(readiness.wait(PATIENCE).unwrap(), "an event loop is woken");
     let failed = connecting.wait(PATIENCE).unwrap_err();
@@ -619,12 +620,12 @@ fn on_iwarp_a_silent_host_costs_no_more_than_the_timeout() {
         poll_both();
         freed.load(Ordering::Relaxed) == 2
     }));
-    // An error that can come only after the stream was connected: the device may have moved the pair.
+    // `ECONNRESET` can come only after the TCP stream was connected. So the device may have moved the pair.
     world.fabric.inject(Fault::VerbFails { verb: Verb::RdmaConnect, after: 0, count: 1, errno: libc::ECONNRESET });
     let failed = world.connecting(&mut world.side()).wait(PATIENCE).unwrap_err();
     assert!(matches!(failed.cause, Cause::PeerGone(_)), "{failed:?}");
     assert_errored(&failed);
-    // Nothing was done to the pair, so it can be connected.
+    // The `patient` pair came back unchanged, in Init, so it can be connected.
     patient.pair = Some(pair);
     let (mut world, mut server) = (world, Side::new(patient.domain.clone()));
     let connecting = world.connecting(&mut patient);
@@ -720,12 +721,12 @@ fn on_iwarp_a_waker_that_panics_takes_no_pair_along() {
     let limits = Limits { sends: 4, receives: 4, ..Limits::default() };
     let pair = domain.reliable(&queue, &limits).unwrap().into_init(&world.context.active_port().unwrap()).unwrap();
     let (poller, channel) = (SharedPoller::new(poller), SharedChannel::open(&world.context).unwrap());
-    // The drivers do not run, but without them the waits would not keep the waker.
+    // The drivers never run. They must exist, because a wait without a driver does not keep its waker.
     let drivers = (channel.driver().unwrap(), poller.driver().unwrap());
     let data = ConnectData::none();
     let mut connecting = std::pin::pin!(channel.connect(&poller, world.at, pair, &data, PATIENCE));
     let (panicking, mut quiet) = (Arc::new(Panicking::default()), Context::from_waker(Waker::noop()));
-    // The steps before the connect need some time.
+    // The steps before `rdma_connect` need some time.
     for _ in 0..20 {
         assert!(connecting.as_mut().poll(&mut quiet).is_pending());
         thread::sleep(Duration::from_millis(5));

@@ -200,14 +200,14 @@ fn a_port_is_free_at_once_although_its_connections_go_on() {
     let asking = ask(resolved(&other, at), &mut waiting);
     drop(listener);
     let failed = asking.wait(PATIENCE).unwrap_err();
-    // On iWARP the listener may end before it has read the request.
+    // On iWARP the listener may end before it has read the request. Then the cause is `PeerGone`.
     assert!(matches!(failed.cause, Cause::Rejected { .. } | Cause::PeerGone(_)), "{failed:?}");
     let again = Idle::new(&other).unwrap().bind(at).unwrap();
     assert_eq!(again.local_address(), Some(at));
     let mut again = match again.listen(0) {
         Ok(again) => again,
         Err(failed) => {
-            // TCP holds the port while a connection uses it.
+            // TCP keeps the port taken while a connection uses it.
             assert!(context().is_iwarp() && on_hardware(), "{failed:?}");
             is_errno(&failed.cause, libc::EADDRINUSE);
             return;
@@ -239,13 +239,13 @@ fn a_time_of_zero_is_only_a_look() {
     let (mut quiet, at) = listener();
     assert!(matches!(quiet.next(NOW), Err(CmError::TimedOut(NOW))));
     let failed = cm::connect(at, side().take(), &ConnectData::none(), NOW).unwrap_err();
-    // An address of this host may be resolved at once. Then a later step times out.
+    // An address of this host may be resolved without a wait. Then a later step times out.
     assert!(matches!(failed.cause, Cause::TimedOut(NOW) | Cause::Address(_)), "{failed:?}");
     let is_untouched = matches!(failed.value, AnyQueuePair::Init(_));
     assert!(is_untouched || context().is_iwarp(), "{:?}", failed.value);
     let failed = ask(resolved(&channel(), at), &mut side()).wait(NOW).map(drop).unwrap_err();
     assert!(matches!(failed.cause, Cause::TimedOut(NOW)), "{failed:?}");
-    // Another listener: requests of clients that gave up may still come to the first one.
+    // Use a second listener: requests of the clients that gave up may still come to the first listener.
     let (mut listener, at) = listener();
     let [mut client, mut server] = [side(), side()];
     let asking = ask(resolved(&channel(), at), &mut client);
@@ -343,7 +343,7 @@ fn a_host_connects_to_itself_by_ipv6() {
         writeln!(io::stdout(), "not applicable: needs a GID that is an address of IPv6").expect("standard output");
         return;
     };
-    // A line begins with the address in hexadecimal digits and the index of the interface.
+    // Each line of this file begins with an address in hexadecimal digits and the index of its interface.
     let digits: String = own.octets().map(|byte| format!("{byte:02x}")).concat();
     let interfaces = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
     let index = interfaces.lines().find_map(|line| line.strip_prefix(&digits)?.split_whitespace().next());
@@ -453,7 +453,7 @@ fn the_panic_of_another_tasks_waker_loses_no_event() {
     }
     let channel = channel();
     let shared = SharedChannel::new(channel.clone());
-    let _driver = shared.driver(); // it does not run, so nobody else takes events
+    let _driver = shared.driver(); // the driver does not run, so only this test takes events
     let mut of_task = shared.listen(any_port()).unwrap();
     let (mut listener, at) = listener_on(&channel);
     let to = [of_task.local_address().unwrap(), at];
@@ -479,7 +479,7 @@ fn what_is_in_flight_comes_back_whatever_ends_first() {
             of_server.pair.post_receive(server.domain.buffer(64).unwrap()).unwrap();
         }
         let pairs = match order {
-            // Both at once.
+            // Both sides disconnect.
             0 => [of_client.disconnect().unwrap().pair, of_server.disconnect().unwrap().pair],
             // The link of the server ends without its pair.
             1 => {

@@ -78,7 +78,7 @@ fn victim() {
         let connecting = side.ask(resolved);
         if step == "ClientAsked" {
             if context().is_iwarp() {
-                // A thread of the library calls `rdma_connect`: give it time to send the request.
+                // A thread of the library calls `rdma_connect`. Give the thread time to send the request.
                 std::thread::sleep(SHORT);
             }
             stop();
@@ -296,7 +296,8 @@ fn outlive_a_server(step: ServerStep, round: usize) -> u32 {
     if step == ServerStep::Listening {
         server.said("stopped");
         let resolved = resolved(at);
-        // Two variants take turns: the server is killed before the client asks, or before it reads the request.
+        // Two variants take turns: the server is killed before the client sends its request, or before the server reads
+        // it.
         if round.is_multiple_of(2) {
             let killed = server.kill();
             let connecting = client.ask(resolved);
@@ -407,8 +408,8 @@ fn a_server_outlives_clients_that_are_killed_at_any_step() {
                 ClientStep::Talking,
             ] {
                 let start = Instant::now();
-                // On iWARP the kernel keeps a killed client for 10 seconds, unless the server has answered it. So the
-                // variants without an answer run only in the first two rounds.
+                // On iWARP the kernel keeps the connection of a killed client for 10 seconds, unless the server has
+                // answered the client. So the variants without an answer run only in the first two rounds.
                 let answered = context().is_iwarp() && round >= 2 && step == ClientStep::Asked;
                 let kind = if answered { 2 } else { killed.len() };
                 killed.push(outlive_a_client(step, kind, &mut listener, at));

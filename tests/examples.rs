@@ -55,7 +55,7 @@ fn each_program_of_the_guide_is_a_chapter_of_it() {
 #[test]
 fn memory_of_the_server_is_written_by_the_client_and_handed_over() {
     if context().is_iwarp() {
-        return; // it connects by records
+        return; // iWARP needs rdma_cm, which this example does not use
     }
     Program::run(example("remote_memory"), &[]).succeeded().says("Returned: hello, memory of the server");
 }
@@ -216,7 +216,7 @@ fn address_of_nobody() -> String {
     format!("{:04x}:{:06x}:{:06x}:{gid:032x}\0", port.lid(), 0xff_0000, 1)
 }
 
-/// Reads the output of the other side until the output ends or contains an address.
+/// Reads the address that the other side sends, which has 52 bytes.
 fn hear_address(stream: &mut TcpStream) -> String {
     let mut bytes = [0; 52];
     stream.read_exact(&mut bytes).unwrap();
@@ -238,7 +238,8 @@ fn a_taken_tcp_port_is_one_line() {
     if another_process_reaches_it() {
         let listener = TcpListener::bind(("0.0.0.0", 0)).unwrap();
         let port = listener.local_addr().unwrap().port().to_string();
-        // The program tries to listen on two addresses, and the second one is taken here.
+        // The program tries to listen on `[::]` and then on `0.0.0.0`. Both fail, because the listener above has the
+        // port.
         let name = context().name().to_owned();
         pingpong(&["-d", &name, "-p", &port])
             .failed(&format!("cannot listen on TCP port {port}: Address already in use"));
@@ -259,7 +260,7 @@ fn a_peer_that_sends_rubbish_is_one_line() {
             stream.write_all(&rubbish.as_bytes()[..52]).unwrap();
             client.end().failed("the peer sent no address of a queue pair, but \"");
         }
-        // A peer without -g sends a GID of zeros.
+        // A peer of rdma-core without -g sends a GID of zeros.
         let (server, mut stream) = server_and_stream();
         stream.write_all(format!("0000:000011:000001:{:032x}\0", 0).as_bytes()).unwrap();
         server.end().failed("the peer named no GID");
@@ -324,7 +325,7 @@ fn without_hardware_an_example_says_in_one_line_that_it_simulates() {
     let path = example("rc_pingpong").into_os_string().into_string().unwrap();
     let ended = Program::run("env", &["-u", "INTERLOCK_DEVICE", &path]).says("every byte checked");
     assert!(ended.status.success(), "{ended:#?}");
-    // On a machine with hardware the program may use the hardware or the simulation; the line says which.
+    // On a machine with hardware the program may use the hardware or the simulation. The output says which.
     let is_simulated = ended.stdout.contains("soft0 port 1");
     assert!(is_simulated || !interlock::devices().unwrap().iter().all(Device::is_soft), "{ended:#?}");
     assert_eq!(ended.stderr.lines().count(), usize::from(is_simulated), "{ended:#?}");

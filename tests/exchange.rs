@@ -275,8 +275,8 @@ fn a_full_queue_gives_the_request_back() {
     let Err(PostError::QueueFull(third)) = link.left.post_write(third, &region.remote()) else {
         panic!("a full queue")
     };
-    // Both completions are polled. The device may complete the second write first, and only the completion of the
-    // first write makes room.
+    // Poll both completions: the device may complete the second write first, but only the completion of the first write
+    // makes room.
     for _ in 0..2 {
         next(&mut link.poller);
     }
@@ -381,7 +381,8 @@ fn two_halves_of_a_pair_work_on_two_threads() {
                 buffer.copy_from_slice(&number.to_ne_bytes());
                 let mut buffer = Some(buffer);
                 while let Some(again) = buffer.take() {
-                    // A poll returns a buffer before it counts the slot as free, so the queue may still look full.
+                    // A poll returns a buffer before it counts the buffer's slot as free, so the queue may still look
+                    // full.
                     match sender.post_send(again) {
                         Ok(_) => {}
                         Err(PostError::QueueFull(back)) => buffer = Some(back),
@@ -520,7 +521,7 @@ fn a_message_too_long_for_its_receive_fails_on_both_sides() {
 
 #[test]
 fn a_message_waits_for_a_receive_that_comes_late() {
-    // This test is about waiting itself.
+    // The message must wait until its receive is posted, which iWARP does not do.
     if lacks_need(Need::Waiting) {
         return;
     }

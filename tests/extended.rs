@@ -13,7 +13,7 @@ use support::{Link, PATIENCE, POLLING, Queues, context, extended};
 /// More completions than one call of the poller takes out.
 const MANY: u32 = 40;
 
-/// The helpers of all test programs make the kind of completion queue that `INTERLOCK_POLLING` names.
+/// The shared code of the test programs makes the kind of completion queue that `INTERLOCK_POLLING` names.
 #[test]
 fn a_test_gets_the_kind_of_queue_that_the_environment_names() {
     let is_extended = std::env::var_os("INTERLOCK_POLLING").is_some();

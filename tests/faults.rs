@@ -264,7 +264,8 @@ fn in_flight_memory_is_freed_neither_by_drops_nor_by_forgetting() {
     let mut message = link.domain.buffer(64).unwrap();
     message.write(b"late").unwrap();
     link.left.post_send(message).unwrap();
-    // The program drops everything except the fabric while both requests are in flight. Then the device runs.
+    // While both requests are in flight, the program forgets the pairs, and drops the domain and the completion queue.
+    // Then the device runs.
     std::mem::forget(link.left);
     std::mem::forget(link.right);
     drop((link.domain, link.queue));
@@ -383,7 +384,8 @@ fn a_fault_without_an_errno_never_makes_completions() {
     for errno in [0, -1, -16, i32::MIN] {
         let (fabric, domain) = own_device!(Fabric::manual());
         let mut link = Link::new(domain, 4);
-        // An entry that the device never wrote has the id 0. It must not be taken for this first request.
+        // This first request has the id 0, and so has an entry that the device never wrote. The failed poll must not
+        // take such an entry for the completion of the request.
         link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
         fabric.inject(Fault::VerbFails { verb: Verb::PollCq, after: 0, count: 1, errno });
         assert!(link.poller.poll().is_err());
@@ -395,7 +397,7 @@ fn a_fault_without_an_errno_never_makes_completions() {
 fn a_clock_at_its_end_lets_no_run_go_on_for_ever() {
     let (fabric, domain) = own_device!(Fabric::manual());
     let mut link = Link::new(domain, 2);
-    // There is no receive, so a timer sends the message again and again.
+    // There is no receive, so the device sends the message again each time its timer expires.
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
     fabric.run();
     fabric.advance(Duration::MAX);
@@ -407,8 +409,8 @@ fn a_clock_at_its_end_lets_no_run_go_on_for_ever() {
     link.poller.poll().unwrap().unwrap().check().unwrap();
 }
 
-/// A buffer may be registered again, and its new registration frees it. Chains of this are limited: otherwise the drop
-/// would overflow the stack.
+/// A registered buffer may be registered again, and the new region then owns the buffer. The length of such a chain is
+/// limited: otherwise the drop of a long chain would overflow the stack.
 #[test]
 fn a_buffer_is_not_registered_without_end() {
     interlock::domain! { struct Test; }
@@ -427,7 +429,7 @@ fn a_buffer_is_not_registered_without_end() {
     assert!(matches!(error.source, interlock::error::RegisterFailure::TooDeep { .. }), "{}", error.source);
     assert_eq!(error.memory[..], [7; 64], "it comes back");
     drop(error);
-    // All registrations have ended.
+    // The drop of the error has ended all registrations, and the domain still works.
     domain.buffer(64).unwrap();
 }
 

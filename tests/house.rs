@@ -176,7 +176,7 @@ impl Reader {
     }
 
     fn note(&mut self, name: Option<String>, segments: &[String], is_reexport: bool) {
-        // `use ring::Held;` names a module next to this one.
+        // In `use ring::Held;`, `ring` may be a child module of this module, so the path starts here.
         let from_here = self.absolute(segments).unwrap_or_else(|| [&self.path, segments].concat());
         self.module.imports.extend(name.map(|name| (name, from_here)));
         self.mention(segments, is_reexport);

@@ -208,7 +208,7 @@ fn a_peer_that_is_killed_is_noticed() {
 #[test]
 fn unreliable_transports_play_with_the_c_program() {
     for (letters, bytes) in [("uc", 1_638_400), ("ud", 409_600)] {
-        // Two polling programs share few processors badly, so the number of messages is small.
+        // Two programs that poll without a pause are slow on few processors, so the number of messages is small.
         let (plain, checked) = (["-n", "200"], ["-n", "200", "-c"]);
         if let Some((server, client)) = play((ours(letters), &plain), (theirs(letters), &plain)) {
             server.says("200 iterations of ").says(ECHOED).says(&format!("as ibv_{letters}_pingpong does"));
@@ -228,8 +228,8 @@ fn unreliable_transports_play_with_the_c_program() {
 
 #[test]
 fn unreliable_messages_of_any_size_go_to_the_c_program_and_back() {
-    // A datagram holds at most one MTU. Each packet is a chance to lose the whole message, so long messages have only a
-    // few packets.
+    // A datagram has at most the length of the MTU. A message is lost if one of its packets is lost, so even the long
+    // messages have no more than 25 packets.
     let sizes =
         [("uc", "100001", "4096"), ("uc", "4097", "256"), ("uc", "64", "1024"), ("ud", "4096", ""), ("ud", "64", "")];
     for (letters, size, mtu) in sizes {
@@ -283,7 +283,7 @@ fn unreliable_sides_that_disagree_about_the_size_say_so() {
             .end()
             .failed("nothing happened for 2s, while waiting for message 0")
             .failed("give both sides the same -s");
-        // The message is too long for the receive. The device drops it or reports it.
+        // Here the message is too long for the receive. The device either drops the message or reports an error.
         let (server, client) = start(&devices, (ours(letters), &short), (ours(letters), &long));
         server.end().failed_for_one_of(&["nothing happened for 2s", "a message longer than 64 bytes came"]);
         client.end().failed("nothing happened for 2s");

@@ -25,7 +25,7 @@ fn slot(words: Words) -> Slot {
 }
 
 fn entry(number: u64) -> Entry {
-    // The values are equal except for a few bytes, and have different lengths.
+    // The values repeat one word and end with their number. Their lengths differ.
     let value = format!("{}{number}", "value ".repeat(number as usize % 8));
     Entry { key: Key::new(b"key").unwrap(), value: Value::new(value.as_bytes()).unwrap() }
 }
@@ -234,7 +234,7 @@ fn processes_share_a_table() {
         served.run(&["put", "color", value]).succeeded();
     }
     assert_eq!(served.run(&["get", "color"]).succeeded().stdout, "blue\n");
-    // The client that found nothing also said bye.
+    // This is the fifth client. The client that found nothing counts too, because it also said bye.
     served.run(&["put", "", "of the empty key"]).succeeded();
     let server = served.server.end().succeeded();
     server.says("session 5 said bye").says("2 of 64 slots").says("  color = blue (update 2)");
@@ -308,8 +308,8 @@ fn a_client_that_is_killed_keeps_no_lock() {
 fn many_clients_of_another_process_tear_nothing() {
     let Some(served) = Served::new("12") else { return };
     let arguments = ["bench", "--at", "127.0.0.1", "--clients", "4", "--keys", "2", "--operations", "100"];
-    // The second run continues with the table of the first. Each run has one session for each client, and two more
-    // clients that count.
+    // The second run continues with the table of the first. Each run connects six clients: four that work, one that
+    // counts the updates before, and one that counts them after.
     for _ in 0..2 {
         served.run(&arguments).succeeded().says("no value was torn, none went back, no update was lost");
     }
@@ -346,7 +346,7 @@ fn a_server_ends_with_the_lease_of_its_table() {
 #[test]
 fn a_server_ends_with_its_input() {
     if on_hardware() {
-        // The table is empty in this run.
+        // The input has ended already, so nobody writes to the table.
         let port = free_port().to_string();
         kv_store(&["serve", "-p", &port]).succeeded().says("the table at the end, 0 of 64 slots:");
     }

@@ -51,7 +51,8 @@ fn completions_of_before_the_destroy_keep_their_status() {
             }
         }
     }
-    // A provider may drop the completions of a pair that it destroys; then the buffer comes out as destroyed.
+    // A provider may drop the completions of a pair that it destroys. Then the buffer of the first receive comes out as
+    // destroyed too.
     assert!((received && destroyed == 1) || (!received && destroyed == 2));
 }
 
@@ -258,7 +259,8 @@ fn receives_posted_in_init_take_the_first_message() {
 
 #[test]
 fn a_pair_with_two_completion_queues_is_drained_on_both() {
-    // The first send without a receive ends the connection, and a send that is posted after that is never flushed.
+    // On iWARP the first send without a receive ends the connection, and a send that is posted after that is never
+    // flushed.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -299,7 +301,7 @@ fn a_drained_send_queue_goes_on() {
     let mut draining = left.into_sqd().unwrap();
     assert_eq!(draining.query_state().unwrap(), DeviceState::SendQueueDrain);
     assert!(draining.drained(PATIENCE).unwrap());
-    // Receives go on in SQD.
+    // In SQD (Send Queue Drain), receives can still be posted, and messages still arrive.
     draining.post_receive(domain.buffer(8).unwrap()).unwrap();
     right.post_send(domain.buffer(8).unwrap()).unwrap();
     for _ in 0..2 {
@@ -350,7 +352,8 @@ fn a_refused_transition_gives_the_pair_back_as_it_was() {
     let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     let peer = pair.endpoint();
     let too_deep = ConnectAttributes { read_depth: 255.try_into().unwrap(), ..Default::default() };
-    // `connect` lowers the depth to the device's limit; the single transitions report that it is too great.
+    // `connect` lowers the depth to the device's limit. The single transitions instead report that the depth is too
+    // great.
     let pair = pair.into_rtr(&interlock::attributes::RtrAttributes {
         path: interlock::attributes::PeerPath::to(peer.gid().unwrap_or_default()),
         path_mtu: peer.mtu(),

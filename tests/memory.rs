@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use support::{Link, Need, PATIENCE, connect_to_each_other, context, lacks_need, next, on_hardware, own_device};
 
-// ---- Memory of the program's own kind --------------------------------------------------------------
+// ---- Memory with an owner type of the program ------------------------------------------------------
 
 /// Memory from the allocator that counts how often it is freed.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Counted {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the allocation is our own, and it was zeroed at first.
+        // SAFETY: only this `Counted` owns the allocation of that size, and the allocation was made with zeros.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.layout.size()) }
     }
 }
@@ -227,7 +227,7 @@ fn an_owner_of_memory_may_call_the_library_when_it_is_given_back() {
     };
     let mut link = Link::new(domain, 2);
     link.right.post_receive(link.domain.register::<LocalWrite, _>(Foreign(owner)).unwrap().split().1).unwrap();
-    // The owner's drop runs in the drop of a completion queue that nobody polled.
+    // Nobody polled the completion queue. So the owner is dropped together with the queue, and calls the library then.
     drop(link);
     assert_eq!((count(&freed), DOMAIN.take().is_none()), (1, true));
 }
@@ -280,7 +280,7 @@ fn preferred_huge_pages_are_aligned_and_of_the_length_that_was_asked_for() {
             assert!(region.as_bytes().iter().all(|&byte| byte == 1));
         }
     }
-    // Miri stops the program where this much memory is not available.
+    // Miri stops the program if so much memory is not available, so these sizes are skipped there.
     assert!(cfg!(miri) || [usize::MAX, usize::MAX / 2].iter().all(|&len| Pages::prefer_huge(len).is_err()));
 }
 
@@ -305,7 +305,7 @@ fn a_peer_writes_to_memory_that_another_process_sees() {
     bytes.fill(3);
     link.left.post_write(bytes, &region.remote().slice(8..24).unwrap()).unwrap();
     next(&mut link.poller);
-    // Both the other process and this one see the bytes that the peer wrote.
+    // The other process (`file`) and this process (`region`) both see the bytes that the peer wrote.
     let mut seen = [0; 32];
     file.read_exact_at(&mut seen, 0).unwrap();
     let mut expected = [0; 32];
@@ -313,7 +313,7 @@ fn a_peer_writes_to_memory_that_another_process_sees() {
     assert_eq!(seen, expected);
     region.read_into(0, &mut seen).unwrap();
     assert_eq!((seen, region.load(8).unwrap()), (expected, 0x0303_0303_0303_0303));
-    // The peer reads the bytes that the other process and this one wrote.
+    // The peer reads the bytes that the other process and this process wrote.
     file.write_all_at(b"process", 64).unwrap();
     region.write_from(71, b"!").unwrap();
     region.store(72, u64::from_ne_bytes(*b"and more")).unwrap();
@@ -324,7 +324,7 @@ fn a_peer_writes_to_memory_that_another_process_sees() {
         assert!(region.store(outside, 0).is_err() && region.write_from(outside, &[0; 8]).is_err());
     }
     assert!(region.load(4).is_err(), "not a word");
-    // Values of any plain type, at any offset.
+    // Values of any plain type can be written and read at any offset.
     region.write_slice(1001, &[[1_u16, 2], [3, 4]]).unwrap();
     let mut pairs = [[0_u16; 2]; 2];
     region.read_slice(1001, &mut pairs).unwrap();
@@ -404,7 +404,7 @@ fn a_shared_map_that_is_not_deregistered_stays_mapped() {
 fn a_dma_buf_is_registered_or_refused_as_such_and_comes_back() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
-    // The file is not a dma-buf; neither device reads it.
+    // The file is not a dma-buf. That does not matter here: both devices refuse before they look at the file.
     let file = SharedMap::new("interlock-test", 4096).unwrap().as_fd().try_clone_to_owned().unwrap();
     let error = domain.register_opaque::<RemoteWrite, _>(DmaBuf::new(file, 4096, 64)).unwrap_err();
     assert!(matches!(error.source, RegisterFailure::Unsupported { .. }), "{}", error.source);
@@ -553,8 +553,8 @@ fn the_kernels_limit_of_locked_memory_is_recognized() {
     }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
-    // Capabilities belong to a thread, limits to the process. So the limit binds only this thread, which drops its
-    // capabilities.
+    // The limit is set for the whole process, but the kernel ignores it for threads with `CAP_IPC_LOCK`. The worker
+    // drops its capabilities, so the limit applies to the worker.
     let worker = std::thread::spawn(move || {
         let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `old` may be written.

@@ -229,7 +229,7 @@ fn buffers_go_home_from_completions() {
         }
         assert_eq!(free(&pool), 4);
     }
-    // Buffers go home from a list, from a share, and from a destroyed pair.
+    // Buffers also go home from a list, from a share, and from a destroyed pair.
     link.right.post_receive(BufferList::new(vec![pool.try_take(64).unwrap()])).unwrap();
     let mut message = pool.try_take(64).unwrap();
     message.write(&[9; 8]).unwrap();
@@ -255,7 +255,8 @@ fn a_buffer_that_the_device_has_does_not_go_home() {
     link.right.post_receive(pool.try_take(64).unwrap()).unwrap();
     nothing_comes(&mut link.poller);
     assert_eq!(all(&pool).len(), 1);
-    // The pool is gone before the buffer comes back. Then the buffer is freed, and its registration ends.
+    // The pool is dropped before the buffer comes back. When this buffer is dropped, it is freed, and its registration
+    // ends.
     drop(pool);
     link.left.post_send(filled(&link.domain, 3, 8)).unwrap();
     let mut received = None;
@@ -291,7 +292,7 @@ fn a_split_buffer_goes_home_as_a_whole() {
     let whole = one.join(joined).unwrap();
     assert_eq!((whole.len(), whole.capacity()), (256, 256));
 
-    // Different buffers of a pool are not joined, adjacent or not, and neither are their parts.
+    // Different buffers of a pool cannot be joined, even if they are adjacent. The same holds for their parts.
     let [low, high] = if address(&whole) < address(&other) { [whole, other] } else { [other, whole] };
     assert_eq!(address(&low) + 256, address(&high));
     let refused = low.join(high).unwrap_err();
@@ -326,7 +327,7 @@ fn a_shared_buffer_goes_home_with_its_last_share_or_slice() {
     assert!(share.slice(9..14).is_err() && head.slice(0..5).is_err(), "only filled bytes");
     assert!(matches!((4, 3), (start, end) if share.slice(start..end).is_err()));
     drop(clone);
-    // While there is a slice, no other share can become unique, and so writable. A slice never can.
+    // While a slice exists, no share of the buffer can become unique, that is, writable. The slice itself never can.
     let error = share.into_unique().unwrap_err();
     assert_eq!(error.reason, NotUniqueReason::Clones);
     drop(head);
@@ -340,7 +341,7 @@ fn a_shared_buffer_goes_home_with_its_last_share_or_slice() {
     assert_eq!((&inner[..], free(&pool)), (&b"ga"[..], 0));
     drop(inner);
     assert_eq!(free(&pool), 1);
-    // The same without a pool.
+    // The same holds for a buffer that is not from a pool.
     let share = filled(&domain, 5, 16).share();
     let slice = share.slice(4..8).unwrap();
     let share = share.into_unique().unwrap_err().share;
@@ -381,7 +382,7 @@ fn a_leased_buffer_goes_home_after_the_lease_and_not_before() {
     assert_eq!(free(&pool), 2);
     drop(link.domain.lease::<RemoteWrite, _>(pool.try_take(64).unwrap(), LONG).unwrap());
     assert_eq!(free(&pool), 2);
-    // The remote key of the ended lease gives no access any more, whoever has the buffer now.
+    // The lease has ended, so its remote key gives no access to the buffer any more.
     let again = [(); 2].map(|()| pool.try_take_zeroed(64).unwrap());
     link.left.post_write(filled(&link.domain, 1, 64), &remote).unwrap();
     assert_eq!(failure(&mut link.poller).status, Status::RemoteAccess);
@@ -474,7 +475,7 @@ fn a_pool_grows_to_its_limit_and_is_trimmed() {
     assert_eq!((first_class(&pool).buffers, free(&pool), pool.stats().registered_bytes), (3, 2, 192));
     drop(kept);
     assert_eq!((pool.trim(), free(&pool)), (128, 1));
-    // The pool grows again, and uses the same spots of its shelf.
+    // The pool grows to its limit again, and reuses the spots (numbers) of the trimmed buffers.
     assert_eq!(all(&pool).len(), 6);
     assert_eq!((pool.trim(), free(&pool)), (320, 1));
     // A buffer that is forgotten keeps its chunk for good.
@@ -498,7 +499,7 @@ fn growth_that_is_refused_is_an_answer_and_not_an_end() {
         }
         other => panic!("{other:?}"),
     }
-    // A future does not fail, and waits for a buffer.
+    // A future does not fail when the pool cannot grow: it waits for a buffer.
     let mut waiting = Waiting::on(&pool);
     assert_eq!(pool.stats().refusals, 2);
     drop(first);
@@ -543,7 +544,7 @@ fn those_who_wait_are_served_in_order_and_not_overtaken() {
     let start = address(&home);
     drop(home);
     assert_eq!(waiting.iter().map(Waiting::woken).collect::<Vec<_>>(), [1, 0, 0]);
-    // The buffer is set aside for the first, so nobody else gets it.
+    // The buffer is set aside for the first future, so nobody else gets it.
     assert!(pool.try_take(1).is_err() && waiting[1].poll().is_none() && waiting[2].poll().is_none());
     assert!(Waiting::on(&pool).poll().is_none());
     let first = waiting[0].poll().unwrap();
@@ -571,12 +572,12 @@ fn a_wait_may_be_given_up_at_any_time() {
     drop(first); // after a buffer was set aside for it
     assert_eq!(third.woken(), 1);
     let taken = third.poll().unwrap();
-    // Nobody waits any more, so a take and a drop use the path without the lock again.
+    // Nobody waits any more, so takes and drops use the path without the lock again.
     let last = Waiting::on(&pool);
     drop(last);
     drop(taken);
     assert_eq!((free(&pool), first_class(&pool).waiting), (1, 0));
-    // A forgotten future keeps the buffer that is set aside for it. Others still get theirs.
+    // A forgotten future keeps the buffer that is set aside for it. Other futures still get a buffer.
     let pool = domain.pool(&fixed(&[class(64, 2)])).unwrap();
     let taken = all(&pool);
     mem::forget(Waiting::on(&pool));
@@ -652,7 +653,7 @@ fn no_buffer_is_lost_or_owned_twice_by_threads() {
                     let waker = Waker::noop();
                     match Pin::new(&mut take).poll(&mut std::task::Context::from_waker(waker)) {
                         Poll::Ready(buffer) => buffer.unwrap(),
-                        Poll::Pending => continue, // given up
+                        Poll::Pending => continue, // drops `take`
                     }
                 }
                 1 => match pool.try_take(1) {

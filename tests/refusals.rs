@@ -24,11 +24,11 @@ fn a_queue_without_room_says_what_the_whole_pair_needs() {
     };
     // There is room for the sends, but not for the receives.
     assert_eq!(no_room(4, &Limits::default()), NoRoom { needed: 8, free: 4 });
-    // There is not even room for the sends.
+    // Here there is not even room for the sends.
     assert_eq!(no_room(2, &Limits::default()), NoRoom { needed: 8, free: 2 });
     assert!(no_room(4, &Limits::default()).to_string().contains("room for 4 more completions, but 8 are needed"));
 
-    // There are two queues. The error reports the room of the queue that is too small.
+    // Sends and receives complete on two queues. The error reports the room of the queue that is too small.
     let ((sends, _s), (receives, _r)) = (domain.queue(4).unwrap(), domain.queue(2).unwrap());
     let Err(CreateError::NoRoom(of_receives)) = domain.reliable_on(&sends, &receives, &Limits::default()) else {
         panic!("there is no room")
@@ -79,7 +79,7 @@ fn a_pair_without_a_read_depth_takes_no_read() {
         next(&mut link.poller);
     }
 
-    // The number of outstanding reads changes in Send Queue Drain.
+    // The number of outstanding reads can be changed in Send Queue Drain.
     let drained = |pair: QueuePair<Test>, depth| {
         let mut pair = pair.into_sqd().unwrap();
         assert!(pair.drained(PATIENCE).unwrap());
@@ -194,7 +194,7 @@ fn a_path_with_a_number_out_of_range_is_refused() {
         let attr = UnreliableRtrAttributes { path, path_mtu, destination, receive_psn };
         assert!(matches!(pair.into_rtr(&attr).unwrap_err().source, TransitionFailure::Path(_)));
     }
-    // The ends of the ranges are accepted.
+    // The limits of the ranges are still accepted.
     let path = PeerPath { flow_label: (1 << 20) - 1, hop_limit: 1, service_level: 15, ..good };
     domain.address_handle(&port, &path).unwrap();
 
@@ -247,7 +247,7 @@ fn what_was_no_message_comes_back() {
     assert_eq!(&message.unwrap()[..], b"hello");
     assert_eq!(free.iter().map(Buffer::capacity).collect::<Vec<_>>(), [16], "the send's buffer");
 
-    // Sends of a share and of inline bytes are not messages either.
+    // A send of a share is not a message either, and the share comes back.
     link.right.post_receive(link.domain.buffer(32).unwrap()).unwrap();
     link.left.post_send(free.pop().unwrap().share()).unwrap();
     let shares = (0..2).filter_map(|_| next(&mut link.poller).into_received().err());
@@ -303,7 +303,7 @@ fn a_buffer_goes_where_bytes_go() {
 fn each_error_leaves_a_scoped_domain_without_its_object() {
     let context = context();
     let port = context.active_port().unwrap();
-    // Each step causes one failure; the table below has the start of its text.
+    // Each step causes one failure. The table `texts` below has the start of its error text.
     let failing = |step: usize| -> Result<(), Anything> {
         context.with_domain(|domain| {
             let (queue, mut poller) = domain.queue(64)?;

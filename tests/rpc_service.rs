@@ -267,7 +267,7 @@ fn one_client_too_many_waits_for_its_turn() {
     finish(async {
         for &by_records in ways() {
             let world = World::new(domain.clone(), by_records).await;
-            // The clients have a place of their own, so their pairs do not use up the server's room.
+            // The clients have a `Place` of their own, so their pairs do not use up the server's room.
             let elsewhere = Place::new(domain.clone(), CLIENTS, LIMITS, by_records).unwrap();
             let mut clients: Vec<_> = (0..CLIENTS).map(|_| Client::start(&elsewhere, world.at)).collect();
             for client in &clients {
@@ -306,7 +306,7 @@ fn rogues() -> Vec<(Vec<u8>, Violation)> {
         (frame(1, 2, u16::MAX, b"four"), Violation::Length { claimed: 65535, actual: 4 }),
     ];
     if !context().is_iwarp() {
-        // On iWARP the device of the server ends the connection, and does not always report the reason.
+        // Not on iWARP: there the server's device ends the connection, and does not always report the reason.
         all.push((vec![1; FRAME_BYTES + 1], Violation::TooLong));
     }
     all
@@ -365,7 +365,7 @@ fn a_client_without_credit_is_named() {
             let honest = world.client();
             world.service.close_gate();
             let mut rogue = world.rogue().await;
-            // The last request is one too many.
+            // The last of these requests is one more than the client has credits for.
             let sends: Vec<_> = (1..=CREDITS as u64 + 1)
                 .map(|id| rogue.send(world.frame(Kind::Request, id, b"hold")).unwrap())
                 .collect();
@@ -455,7 +455,7 @@ fn clients_that_vanish_before_they_are_connected_leave_room_for_others() {
             }
             assert!(pair.close().within(PATIENCE).await.has_drained);
         };
-        // Together they send three times as many messages as the completion queue of the server has room for.
+        // Together these clients send three times as many messages as the server's completion queue has room for.
         let count = 3 * CLIENTS * LIMITS.completions() / LIMITS.receives;
         for _ in 0..count {
             timeout(PATIENCE, vanish()).await.expect("the server answers");
@@ -502,7 +502,7 @@ fn a_server_that_breaks_the_protocol_is_named() {
         }
         for (answer, violation) in answers {
             let mut connection = place.accept(listener.accept().await.unwrap(), &[1]).await.unwrap();
-            // On iWARP a server must not send before its client has.
+            // On iWARP a server must not send before its client has sent something.
             let hello = connection.next().await.unwrap().unwrap().into_received().unwrap();
             assert_eq!(Frame::parse(&hello).unwrap().kind, Kind::Hello);
             _ = connection.send(answer).unwrap().await;
@@ -565,8 +565,8 @@ fn a_shutdown_answers_what_is_in_flight() {
                 .collect();
             assert!(service.holds(5, PATIENCE).await);
             let ending = tokio::spawn(server.shut_down(PATIENCE));
-            // Both clients get a bye at once. The idle client leaves. The busy client stays until it has its answers,
-            // and counts the bye only when it leaves.
+            // The shutdown sends a bye to both clients. The idle client leaves. The busy client stays until it has its
+            // answers, and counts the bye only when it leaves.
             until("bye", || idle.report().byes == 1).await;
             assert_eq!(busy.report().byes, 0);
             assert!(!ending.is_finished() && calls.iter().all(|call| !call.is_finished()));
@@ -665,7 +665,7 @@ fn own_address() -> String {
 #[test]
 fn both_ends_in_one_process_count_as_expected() {
     let at = own_address();
-    // A soft device has another address in each process. The program finds that address by itself.
+    // The address of a soft device is different in each process, so there the program must find the address by itself.
     let both: &[&[&str]] = match (on_hardware(), context().is_iwarp()) {
         (true, true) => &[&["both", &at]],
         (true, false) => &[&["both", &at], &[], &["both", "--records"]],
@@ -697,7 +697,7 @@ fn a_client_calls_a_server_of_another_process() {
             let client = rpc_service(&[&["client", &at, "--calls", calls], *way].concat()).succeeded();
             client.says(&format!("{calls} calls were answered over 1 connections"));
         }
-        // A client that is killed.
+        // The next client is killed.
         let killed = Program::start(example("rpc_service"), &[&["client", &at, "--calls", "1000000"], *way].concat());
         killed.has_said("the first call was answered").kill();
         let server = server.end().succeeded();

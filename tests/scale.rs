@@ -54,7 +54,7 @@ fn a_pair_takes_less_than_a_kibibyte_beside_its_slots() {
         let shallow = library_bytes(&domain, &port, COUNT, 8);
         // Both ledgers have 8 more slots of one word each.
         let deep = library_bytes(&domain, &port, COUNT, 16);
-        // Some memory of the ledgers may not be in use yet.
+        // Some memory of the ledgers may not be in use yet, so the difference may be off by a few bytes.
         assert!((deep - shallow).abs_diff(2 * 8 * size_of::<usize>()) <= 64, "a slot: {shallow} and {deep}");
         let beside = shallow - 2 * 8 * size_of::<usize>();
         // Under the address sanitizer each ledger is an allocation of its own, with a header.
@@ -85,7 +85,7 @@ fn nothing_is_lost_between_64_threads_that_post_and_one_that_polls() {
 fn a_soak_with_faults_accounts_for_every_request_and_byte() {
     // The first run makes the allocations that happen once in each thread.
     generation(0, 8, 500, 500);
-    // An odd seed ends with a completion queue that fails.
+    // A run with an odd seed ends with a failure of the completion queue.
     for seed in 1..=4 {
         let before = heap::mine();
         let tally = generation(seed, 8, 6_000, 2_000);

@@ -129,14 +129,15 @@ fn attempts() -> BTreeMap<String, Vec<String>> {
         .filter_map(|list| list.split(';').next())
         .filter(|list| !list.contains("soft"));
     let exports: Vec<&str> = exports.flat_map(|list| list.split(|c: char| !c.is_alphanumeric())).collect();
-    // Two modules have a type of such a name, so the name alone does not say which.
+    // If two modules have a type of the same name, the name alone does not say which type is meant. Such names are left
+    // out.
     let of = |module: &str| fs::read_to_string(source.join(module).join("mod.rs")).unwrap();
     let [of_cm, of_aio] = ["cm", "aio"].map(|module| {
         let text = of(module);
         let lists = text.split("pub use ").skip(1).filter_map(|list| list.split(';').next());
         lists.flat_map(|list| list.split(|c: char| !c.is_alphanumeric())).map(str::to_owned).collect::<Vec<_>>()
     });
-    // Each name is in two modules: `scope` and `aio::lend`, or `cm` and `aio::cm`.
+    // Each of these names is in two modules: in `scope` and `aio::lend`, or in `cm` and `aio::cm`.
     let in_two_modules = ["Granted", "Lent", "Failed"];
     let is_ambiguous =
         |name: &String| in_two_modules.contains(&name.as_str()) || of_cm.contains(name) && of_aio.contains(name);

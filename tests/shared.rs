@@ -394,7 +394,8 @@ fn a_queue_with_pairs_is_not_destroyed() {
 fn pairs_receive_after_the_queues_handle_is_dropped_or_forgotten() {
     interlock::domain! { struct Test; }
     for forgets in [false, true] {
-        // A forgotten handle keeps the domain's name.
+        // A forgotten handle keeps its domain, and would keep the domain's name too. So each round uses a domain
+        // without a name.
         context()
             .with_domain(|domain| {
                 let mut star = Star::new(domain, 1, 2);
@@ -439,7 +440,7 @@ fn a_destroy_gives_what_was_not_polled_and_the_poller_gives_it_not_again() {
     star.deliver(0, b"unseen");
     star.servers.clear();
     if lacks(Promise::EndAtOnce) {
-        // The poller destroys the pair after it has returned the earlier completions.
+        // The pair is not destroyed yet: the poller does that after it has returned the earlier completions.
         let error = star.shared.destroy().unwrap_err();
         assert_eq!(error.source.errno(), libc::EBUSY);
         assert_eq!(see_off(&star.received.0, &mut star.received.1).len(), 1);
@@ -507,7 +508,7 @@ fn a_pair_comes_up_again_after_a_reset() {
 
 #[test]
 fn two_threads_poll_for_many_pairs_while_a_third_posts() {
-    // The third thread may be late with the receives.
+    // The third thread may be late with the receives, so messages must be able to wait.
     if lacks_need(Need::Waiting) {
         return;
     }

@@ -74,7 +74,7 @@ impl<B: Brand> Stage<B> {
     }
 
     fn all(&mut self) -> Vec<Completion<B>> {
-        // A ledger with a wrong count might return completions without end.
+        // A ledger with a wrong count might return completions without end, so take at most 100.
         std::iter::from_fn(|| self.poller.poll().unwrap()).take(100).collect()
     }
 
@@ -215,7 +215,7 @@ fn a_queue_destroyed_while_another_thread_polls_never_loses_or_doubles_a_buffer(
         let polled = thread::scope(|scope| {
             let polling = scope.spawn(move || {
                 let mut out = Vec::new();
-                // Poll until the leases of all pairs are back.
+                // Poll until all pairs have given back their room on the queue.
                 while queue.room() != queue.capacity() {
                     while let Some(completion) = poller.poll().unwrap() {
                         out.extend(completion.check().ok().filter(is_receive).and_then(|s| s.into_buffer()));
@@ -244,7 +244,7 @@ fn a_queue_that_stays_never_gives_its_buffers() {
     let error = stage.shared.destroy().unwrap_err();
     assert_eq!((error.source.verb(), error.source.errno()), ("ibv_destroy_srq", libc::EBUSY));
     assert_eq!(error.shared.in_flight(), 2);
-    // The drop's destroy is refused too. So everything stays allocated, and the name of the domain stays taken.
+    // The destroy of the drop is refused too. So everything stays allocated, and the name of the domain stays taken.
     stage.fabric.inject(fails(Verb::DestroySrq, 1));
     drop(error.shared);
     let Stage { fabric, domain, port, queue, poller, clients, .. } = stage;
@@ -410,7 +410,7 @@ fn wakes_when_the_receives_are_dropped<P>(
     share: impl FnOnce(Poller<Woken>, &CompletionQueue<Woken>) -> (P, Question) + Send + 'static,
     look: impl FnOnce(P) + Send + 'static,
 ) {
-    // There is one domain of this name at a time.
+    // Only one domain of this name can exist at a time, so the tests take turns.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap();
     let (answer, answers) = mpsc::channel();

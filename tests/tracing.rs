@@ -156,7 +156,7 @@ fn a_subscriber_that_panics_frees_nothing_that_the_device_has() {
     fabric.inject(Fault::VerbFails { verb: Verb::DestroyQp, after: 0, count: u32::MAX, errno: libc::EBUSY });
     with_default(panics(), || drop(right));
     assert_eq!(freed.load(Ordering::SeqCst), 0, "the device may still fill it");
-    // The pair that could not be destroyed takes the message.
+    // The pair that could not be destroyed still takes this message.
     left.post_send(filled(&domain)).unwrap();
     fabric.run();
     while let Some(completion) = poller.poll().unwrap() {

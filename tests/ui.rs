@@ -77,7 +77,8 @@ fn illegal_programs_do_not_compile() {
         return;
     }
     println!("the whole messages are compared on {PINNED_COMPILER}x only, and this is {compiler}");
-    // trybuild writes the messages of a case that has none, so the cases are copied without their messages.
+    // Copy the cases without their messages. trybuild then writes the messages of this compiler into the copy, and the
+    // pinned errors are looked up there.
     let copies = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ui-tests");
     let _ = fs::remove_dir_all(&copies);
     for name in files(&root(), "rs") {

@@ -111,7 +111,7 @@ fn a_write_arrives_or_is_dropped_but_is_complete_at_once() {
     exposed.read_into(0, &mut seen).unwrap();
     assert!(seen.iter().all(|&byte| byte == 7));
 
-    // The key no longer names a region, so the peer drops the write. Here the write still completes.
+    // The key no longer names a region, so the peer drops the write. On the writer's side the write still completes.
     drop(exposed);
     two.left.post_write(two.domain.buffer(8).unwrap(), &target).unwrap();
     assert!(matches!(next(&mut two.poller).into_work(), Work::Written(_)));
@@ -138,7 +138,7 @@ fn a_datagram_says_who_sent_it() {
     assert_eq!((came[1].message(), came[1].immediate), (&b"short"[..], Some(5)));
     assert_eq!(came[0].sender_gid(), Some(two.port.gid().unwrap().gid), "{:?}", came[0].header());
 
-    // An answer needs only the received datagram.
+    // The received datagram has all that an answer needs.
     let back = PeerPath::to(came[0].sender_gid().unwrap());
     let back = two.domain.address_handle(&two.port, &back).unwrap();
     let back = Recipient::new(back, came[0].sender, Qkey::USUAL);
@@ -220,7 +220,7 @@ fn a_full_queue_gives_the_datagram_back_with_its_recipient() {
     assert_eq!(next(&mut two.poller).into_buffer().unwrap().len(), 8);
 }
 
-/// C162. C141: a member may be destroyed, and so leaves the group.
+/// C162. C141: a member may be destroyed, and thereby leaves the group.
 #[test]
 fn each_member_of_a_group_gets_a_datagram_to_it() {
     interlock::domain! { struct Test; }
@@ -288,7 +288,7 @@ fn c158_a_key_with_the_top_bit_set_is_that_of_the_sender() {
     } else {
         assert_eq!(arrived(&mut two.poller, 2)[0].message(), b"own");
     }
-    // The pair still takes datagrams with its own key.
+    // If the datagram above was dropped, its receive is still there, and takes a datagram with the pair's own key.
     two.left.post_send_to(Inline(b"usual"), &two.to_right(Qkey::USUAL)).unwrap();
     if support::deviates("C158") {
         assert_eq!(arrived(&mut two.poller, 2)[0].message(), b"usual");
@@ -344,7 +344,8 @@ fn a_receive_that_fails_after_a_send_has_its_own_cause() {
         let failure = (0..2).find_map(|_| two.poller.wait(PATIENCE).unwrap().check().err()).expect("too long");
         assert_eq!((failure.status, failure.first_failure), (Status::LocalLength, None));
         assert_eq!(two.left.first_failure(), Some(Status::LocalProtection), "the first of the pair");
-        // The device refuses a transition; both causes are still known.
+        // The failed receive has moved the pair to Error, so this transition fails. The pair is still broken, and still
+        // knows its first failure.
         let error = two.left.into_sqe().unwrap_err();
         assert!(error.queue_pair.is_broken());
         assert_eq!(error.queue_pair.first_failure(), Some(Status::LocalProtection));
@@ -369,7 +370,7 @@ fn sends_are_polled_out_before_the_pair_resumes() {
         fabric.inject(Fault::RequestsFail { count: 1 });
         two.left.post_send_to(Inline(b"fails"), &right).unwrap();
         let failed = two.poller.wait(PATIENCE).unwrap();
-        // The failed send has completed, so the pair can be resumed.
+        // The failed send has come out of the poller, so the pair can be resumed.
         drop(failed.check().unwrap_err());
         let pair = two.left.into_sqe().unwrap();
         let mut pair = pair.resume().unwrap();

@@ -129,7 +129,8 @@ fn a_forgotten_window_never_gives_its_memory_to_anybody_but_the_peer() {
     stage.write(7, &remote);
     stage.next();
     assert_eq!(count(&freed), 0);
-    // The window ends before its pair does, when the pair is destroyed. The memory stays where it is.
+    // When the pair is destroyed, the window ends before the pair does. The memory stays allocated, because the program
+    // forgot the handle that owns it.
     let Stage { fabric, domain, poller, left, right } = stage;
     right.destroy().unwrap();
     drop((left, poller));
@@ -182,7 +183,7 @@ fn a_window_that_a_peer_ends_twice_never_ends_the_next_binding() {
     let Work::Revoked(Revoked { window, memory, .. }) = stage.next() else { panic!("not revoked") };
     stage.right.post_bind::<RemoteWrite, _>(window, memory).unwrap();
     let Work::Bound(bound) = stage.next() else { panic!("not a bind") };
-    // The old key is no longer valid.
+    // The window has a new key, and the old key is no longer valid.
     stage.right.post_receive(stage.domain.buffer(8).unwrap()).unwrap();
     stage.left.post_send_invalidating(stage.domain.buffer(8).unwrap(), &remote).unwrap();
     let failures = [stage.status(), stage.status()];

@@ -133,7 +133,7 @@ fn c083_a_peer_reaches_what_a_window_is_bound_over() {
         let mut text = [0; 4];
         bound.read_into(24, &mut text).unwrap();
         assert_eq!((bound.load(8).unwrap(), &text), (0x0707_0707_0707_0707, b"text"));
-        // Values of any plain type are bounded by their length in bytes.
+        // Accesses of any plain type are checked against the length in bytes: two `u64` fit at 4080, but not at 4088.
         bound.write_slice(4080, &[1_u64, 2]).unwrap();
         let mut words = [0_u64; 2];
         bound.read_slice(4080, &mut words).unwrap();
@@ -282,7 +282,7 @@ fn m12_a_pair_with_bound_windows_is_destroyed_at_once() {
     let Link { domain, right, .. } = link;
     right.destroy().unwrap();
     assert!(started.elapsed() < std::time::Duration::from_secs(30));
-    // The handle still holds the memory. The window was freed with the pair, and `dealloc` accepts that.
+    // The handle still owns the memory. The window was freed with the pair, and `dealloc` accepts that.
     let lapsed = bound.dealloc().unwrap();
     assert_eq!(rest.rejoin_lapsed(lapsed).unwrap().deregister().unwrap().len(), 4096);
     unbound.dealloc().unwrap();
@@ -372,7 +372,8 @@ fn a_peer_ends_a_window_with_its_message_where_that_does_no_harm() {
     let (_rest, memory) = page(&link.domain);
     let bound: BoundWindow<_, Type2> = bind::<RemoteWrite, _, _>(&mut link, memory);
     if deviates("C089") {
-        // The library makes no record for such a peer, and refuses a record that was made elsewhere.
+        // On such a device the library makes no record of the window, and refuses to send to a record that was made
+        // elsewhere.
         assert_eq!(bound.remote_window::<RemoteWrite>().unwrap_err(), RecordError::NotInvalidated);
         let mut record = bound.remote::<RemoteWrite>().unwrap().to_bytes();
         record[1] = b'W';
@@ -416,7 +417,7 @@ fn a_window_is_over_a_whole_region_where_bounds_are_not_kept() {
         let expected = RequestFlaw::WindowOverPart { len_bytes: 64, region_bytes: 4096 };
         assert!(matches!(&error, PostError::Flawed { flaw, .. } if *flaw == expected), "{error}");
         let (window, left) = error.into_request().unwrap();
-        // A registration of only this part makes the part a whole region.
+        // If only this part is registered, the part is a whole region, and a window over it can be bound.
         let part = link.domain.register::<Windowed<LocalWrite>, _>(left.into_buffer()).unwrap();
         let (_part, memory) = part.split_bindable();
         let bound = rebind::<RemoteWrite, Type2, _>(&mut link, window, memory);
@@ -512,7 +513,7 @@ fn a_refused_bind_gives_all_back_and_an_uncertain_one_breaks_the_pair() {
     link.right.post_revoke(bound).unwrap();
     let Work::Revoked(Revoked { memory, .. }) = next(&mut link.poller).into_work() else { panic!("not revoked") };
     assert_eq!(memory[..8], [7; 8]);
-    // `ibv_bind_mw` has no `bad_wr` with which to name a request, so every failure is uncertain.
+    // `ibv_bind_mw` has no `bad_wr` to name the request that the device has not got. So every failure is uncertain.
     fabric.inject(Fault::VerbFails { verb: Verb::BindMw, after: 0, count: 1, errno: libc::ENOMEM });
     let window = link.domain.window().unwrap();
     let error = link.right.post_bind::<RemoteWrite, _>(window, memory).unwrap_err();
@@ -577,7 +578,7 @@ fn a_window_that_cannot_be_freed_keeps_its_memory() {
     assert_eq!((error.source.verb(), error.source.errno()), ("ibv_dealloc_mw", libc::EBUSY));
     write(&mut link, 7, 8, &remote);
     next(&mut link.poller);
-    // A dropped window leaks together with its memory, which the peer still reaches.
+    // A dropped window that cannot be freed leaks together with its memory, and the peer still reaches the memory.
     fabric.inject(busy(1));
     drop((error.window, rest));
     write(&mut link, 8, 8, &remote);
