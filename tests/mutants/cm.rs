@@ -3,7 +3,7 @@
 use super::Mutant;
 
 pub(super) const MUTANTS: &[Mutant] = &[
-    // Most of these mutants borrow the value of a step instead of taking it. The real function goes on under another name.
+    // Some of these mutants borrow the value of a step instead of taking it. The real function then has another name.
     Mutant {
         without: "requests that are used up",
         changes: &[

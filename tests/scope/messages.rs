@@ -206,7 +206,7 @@ fn whatever_a_handle_refuses_leaves_the_closure() {
 
 #[test]
 fn owned_buffers_in_flight_across_scopes_come_out_between_them() {
-    // The peer sends two messages, and this side has posted one receive.
+    // The peer sends two messages, but this side has posted only one receive.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -245,7 +245,7 @@ fn scopes_of_two_pairs_nest() {
     wire.exclusive
         .scope(PATIENCE, |outer| {
             let received = outer.wait(outer.post_receive(outer.lend_mut(&mut buffer)?)?)?.memory;
-            // The received bytes are lent again while they are still registered here.
+            // The received bytes are lent to the inner scope while they are still registered by the outer one.
             let sent = other.exclusive.scope(PATIENCE, |inner| {
                 inner.wait(inner.post_send(inner.lend(&received[..])?)?)?;
                 Ok::<_, InScopeError>(())
@@ -289,7 +289,7 @@ fn scopes_are_passed_on<'scope, B: Brand>(
 #[cfg_attr(miri, ignore = "too much memory")]
 fn memory_longer_than_a_message_is_sent_in_slices() {
     if on_hardware() {
-        return; // its machine has little memory, and this is about the soft device
+        return; // this test is of the soft device, and a machine with hardware may lack the memory
     }
     let (_fabric, mut wire) = wire!(Fabric::new());
     wire.peer_posts_receive(8);
