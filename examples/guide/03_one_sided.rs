@@ -38,7 +38,7 @@ fn main() -> anyhow::Result<()> {
 
     let mut owner = domain.reliable(&owner_queue, &limits)?.into_init(&port)?;
     let writer = domain.reliable(&writer_queue, &limits)?.into_init(&port)?;
-    owner.post_receive(domain.buffer(8)?)?; // the immediate takes a receive; each one in flight needs its own
+    owner.post_receive(domain.buffer(8)?)?; // an immediate takes a receive, so each immediate in flight needs one
     let (to_owner, to_writer) = (owner.endpoint(), writer.endpoint());
     let (_owner, mut writer) = (owner.connect(&to_writer)?, writer.connect(&to_owner)?);
 

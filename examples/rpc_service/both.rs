@@ -137,7 +137,7 @@ async fn crash<B: Brand + 'static>(
 async fn shutdown(service: &Service, server: Server, clients: &[Arc<Client>]) -> anyhow::Result<ServerReport> {
     let calls = hold(service, clients).await?;
     let (report, ()) = tokio::join!(server.shut_down(PATIENCE), async {
-        // The gate opens only during the shutdown, so the server has to wait for these answers.
+        // The gate opens only during the shutdown, so the server has to wait for the answers to the calls.
         sleep(Duration::from_millis(50)).await;
         service.open_gate();
     });

@@ -63,7 +63,7 @@ fn take_all<B: Brand>(poller: &mut Poller<B>, count: usize) -> (Vec<Buffer<B>>, 
 
 #[test]
 fn all_items_go_with_one_completion_and_their_buffers_come_back_in_order() {
-    // On a device without this order, each item has a completion of its own.
+    // On a device that completes requests in any order, each item has a completion of its own.
     if lacks_need(Need::Order) {
         return;
     }
@@ -103,7 +103,7 @@ fn all_items_go_with_one_completion_and_their_buffers_come_back_in_order() {
 
 #[test]
 fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
-    // On a device without this order, each item has a completion of its own.
+    // On a device that completes requests in any order, each item has a completion of its own.
     if lacks_need(Need::Order) {
         return;
     }
@@ -213,7 +213,7 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
 
 #[test]
 fn the_buffers_of_a_run_come_back_whatever_is_among_them_and_however_it_ended() {
-    // On a device without this order, each run is one request.
+    // On a device that completes requests in any order, each run is one request.
     if lacks_need(Need::Order) {
         return;
     }
@@ -435,7 +435,7 @@ fn a_full_queue_gives_the_request_back_and_a_batch_goes_on_after_polling() {
 
 #[test]
 fn requests_without_completions_come_back_by_a_drain() {
-    // On a device without this order, each request has a completion of its own.
+    // On a device that completes requests in any order, each request has a completion of its own.
     if lacks_need(Need::Order) {
         return;
     }

@@ -398,7 +398,7 @@ impl World {
                 let pair = std::mem::take(&mut self.links[link].server);
                 let pair = self.renew(random, pair, over, |world, _| flush(world), |world| world.server(link));
                 self.links[link].server = pair.into();
-                // Once the completion queue was empty, it contains no more messages to this pair.
+                // After the completion queue has been empty, it contains no message to this pair any more.
                 self.until("an empty queue", |_| true);
                 self.lives[life].gone = true;
             }

@@ -458,7 +458,7 @@ where
             let over = |world: &Self| world.lives[life].over();
             let flush = |world: &mut Self| world.until("the flush", |world| world.lives[life].over());
             let pair = self.renew(random, pair, over, |world, _| flush(world), |world| K::pair(world));
-            // Once the completion queue was empty, it contains no more messages to this pair.
+            // After the completion queue has been empty, it contains no message to this pair any more.
             self.until("an empty queue", |_| true);
             self.lives[life].gone = true;
             pair
