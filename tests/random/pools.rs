@@ -359,7 +359,7 @@ impl World {
         }
         assert_eq!(gone, trimmed);
         self.registered -= trimmed;
-        // Other classes that have waiters grow into the room that was trimmed.
+        // Classes with waiters grow into the room that was trimmed.
         for at in 0..self.classes.len() {
             while self.classes[at].waiters.iter().any(|waiter| !waiter.served) && self.grow(at) {}
         }
