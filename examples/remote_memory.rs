@@ -31,7 +31,7 @@ async fn both() -> anyhow::Result<()> {
     let (to_client, to_server) = (client_pair.endpoint(), server_pair.endpoint());
     let poller = SharedPoller::new(poller);
     spawn(poller.driver().context("there is a driver already")?)?;
-    let quota = Quota { bytes: 1 << 20, grants: 1 }; // what the server lends to its peer
+    let quota = Quota { bytes: 1 << 20, grants: 1 }; // the most that the server lends to its peer
     let (client_lending, of_client) = start(&domain, &poller, client_pair.connect(&to_server)?, Quota::NOTHING)?;
     let (server_lending, of_server) = start(&domain, &poller, server_pair.connect(&to_client)?, quota)?;
     tokio::spawn(of_client.run());
@@ -49,7 +49,7 @@ async fn client(domain: ProtectionDomain<Shelf>, lending: Lending<Shelf>) -> any
     let mut text = domain.buffer(32)?;
     text.write(b"hello, memory of the server")?;
     memory.slice(0..32)?.write(text)?.await?;
-    memory.give_back().confirmed().await; // and the client cannot write any more
+    memory.give_back().confirmed().await; // from here on the client cannot write
     Ok(())
 }
 

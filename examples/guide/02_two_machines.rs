@@ -40,7 +40,7 @@ fn pair(domain: &ProtectionDomain<Hello>) -> anyhow::Result<(QueuePair<Hello, In
 }
 
 fn serve(domain: &ProtectionDomain<Hello>, mut listener: Listener) -> anyhow::Result<()> {
-    let board = domain.register::<RemoteRead, _>(b"hello from the server\0\0\0".to_vec())?; // whole words of 8 bytes
+    let board = domain.register::<RemoteRead, _>(b"hello from the server\0\0\0".to_vec())?; // padded to 8-byte words
     let (mut pair, mut poller) = pair(domain)?;
     pair.post_receive(domain.buffer(64)?)?;
     let grant = AcceptData::framed(&board.remote().to_bytes())?;

@@ -38,15 +38,16 @@ fn main() -> anyhow::Result<()> {
 
     let mut owner = domain.reliable(&owner_queue, &limits)?.into_init(&port)?;
     let writer = domain.reliable(&writer_queue, &limits)?.into_init(&port)?;
-    owner.post_receive(domain.buffer(8)?)?; // for the immediate; a real owner posts one for each that may be in flight
+    owner.post_receive(domain.buffer(8)?)?; // an immediate takes a receive, so each immediate in flight needs one
     let (to_owner, to_writer) = (owner.endpoint(), writer.endpoint());
     let (_owner, mut writer) = (owner.connect(&to_writer)?, writer.connect(&to_owner)?);
 
-    // The owner grants 4096 bytes. The record is 24 bytes, and crosses in a message or by a socket.
+    // The owner grants access to 4096 bytes. The record describes this grant in 24 bytes. Between real machines, it
+    // goes to the writer in a message or over a socket.
     let board = domain.register::<RemoteWrite, _>(vec![0_u8; 4096].into_boxed_slice())?;
     let record: [u8; 24] = board.remote().to_bytes();
 
-    // The writer puts two lines on the board.
+    // The writer writes two lines to the board. The second write also carries an immediate: the number of lines.
     let granted = RemoteRegion::<RemoteWrite>::from_bytes(&record)?;
     let (mut first, mut second) = (domain.buffer(64)?, domain.buffer(64)?);
     first.write(b"first line")?;
@@ -57,7 +58,7 @@ fn main() -> anyhow::Result<()> {
         writer_poller.wait(WAIT)?.check()?;
     }
 
-    // The owner gets the immediate, and copies the lines.
+    // The owner receives the immediate, and copies the lines.
     let Work::WrittenWithImmediate(news) = owner_poller.wait(WAIT)?.check()?.into_work() else {
         bail!("another completion than the one that is due");
     };
@@ -65,7 +66,7 @@ fn main() -> anyhow::Result<()> {
     board.read_into(0, &mut copy)?;
     println!("{} lines: {:?}, {:?}", news.immediate, text(&copy[..64]), text(&copy[64..]));
 
-    let board = board.deregister()?; // no peer reaches it any more
+    let board = board.deregister()?; // from now on no peer can access the memory
     assert_eq!(text(&board[..64]), "first line");
     Ok(())
 }

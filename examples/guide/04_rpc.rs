@@ -55,11 +55,11 @@ fn serve(clients: &mut Clients, mut poller: Poller<Rpc>) -> anyhow::Result<()> {
     for _ in 0..COMPLETIONS {
         let success = poller.wait(WAIT)?.check()?;
         let (pair, waiting) = clients.get_mut(&success.queue_pair()).context("a completion of a stranger")?;
-        waiting.extend(success.into_received().ok()); // nothing, if the completion is of an answer that was sent
+        waiting.extend(success.into_received().ok()); // a completion of a sent answer adds nothing
         while pair.sends_in_flight() < CREDITS {
             let Some(request) = waiting.pop_front() else { break };
             let answer = request.to_ascii_uppercase();
-            pair.post_receive(request)?; // the credit
+            pair.post_receive(request)?; // before the answer, which gives the credit back
             pair.post_send(Inline(&answer)).map_err(PostError::into_cause)?;
         }
     }
@@ -104,7 +104,7 @@ fn main() -> anyhow::Result<()> {
         let there = there.connect(&to_here)?;
         clients.push(thread::spawn(move || ask(there, own_poller, client)));
     }
-    // The pairs of both sides live until all are done: a destroyed pair acknowledges nothing.
+    // The pairs of both sides live until all threads are done, because a destroyed pair acknowledges no message.
     serve(&mut of_server, poller)?;
     for client in clients {
         drop(client.join().expect("no panic")?);

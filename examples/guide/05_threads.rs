@@ -81,7 +81,8 @@ fn main() -> anyhow::Result<()> {
 
     let start = Instant::now();
     let threads: Vec<_> = workers.into_iter().map(|worker| thread::spawn(|| worker.play())).collect();
-    // Each worker returns its pair. A pair lives until both are done, so that it acknowledges the other's last message.
+    // Each worker returns its pair, so the pair lives until all workers are done. Until then, it can acknowledge the
+    // last message of the other side.
     let workers: Vec<_> =
         threads.into_iter().map(|worker| worker.join().expect("no panic")).collect::<Result<_, _>>()?;
     println!("{} threads played {GAMES} games of {ROUNDS} rounds in {:.1?}", workers.len(), start.elapsed());

@@ -79,8 +79,8 @@ fn main() -> anyhow::Result<()> {
                 pair.post_send(message)?;
             }
         }
-        // The loop takes completions whatever woke it: a post may complete at once, and a timer of the device may be
-        // due.
+        // Take completions after every event: a request may have completed while it was posted, or a timer of the
+        // device may be due.
         left -= take_completions(&mut poller)?;
     }
     Ok(())

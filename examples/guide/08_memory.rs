@@ -31,16 +31,18 @@ fn main() -> anyhow::Result<()> {
     let pair = domain.reliable(&queue, &limits)?.into_init(&context.active_port()?)?;
     drop(queue); // the pair of the scope below must be the only one on its completion queue
     let myself = pair.endpoint();
-    let mut pair = pair.connect(&myself)?; // it is its own peer here
+    let mut pair = pair.connect(&myself)?; // here the pair is its own peer
 
-    // Buffer: one region, cut into receives and messages. Each moves into the pair and comes back.
+    // Buffer: memory that is registered already. A post moves the buffer into the pair, and its completion gives it
+    // back.
     for receive in domain.buffers(3, 64)? {
         pair.post_receive(receive)?;
     }
     let mut buffer = domain.buffer(64)?;
     buffer.write(b"a buffer")?;
 
-    // SharedBuffer: read-only, and in flight any number of times. Once all clones are back, it is unique again.
+    // SharedBuffer: read-only, so that its clones can be in flight at the same time. Once all clones are back,
+    // `into_unique` makes it a buffer again.
     let shared = buffer.share();
     pair.post_send(shared.clone())?;
     pair.post_send(shared.clone())?;
@@ -51,7 +53,7 @@ fn main() -> anyhow::Result<()> {
     }
     let mut buffer = shared.into_unique()?;
 
-    // Pool: buffers that go home when they are dropped, here with their completions.
+    // Pool: a buffer returns to its pool when it is dropped. Here each one is dropped with its completion.
     let classes = vec![SizeClass { len_bytes: 64, count: 2 }];
     let pool = domain.pool(&PoolOptions { classes, growth: Growth::Never, ..PoolOptions::default() })?;
     for round in 0..100 {
@@ -65,7 +67,7 @@ fn main() -> anyhow::Result<()> {
     }
     println!("pool: {} of 2 buffers are at home", pool.stats().classes[0].free);
 
-    // Lease: a peer may write the buffer until the end; then it is a buffer again.
+    // Lease: a peer may write the buffer until the lease ends. Then the program has the buffer back.
     let mut message = domain.buffer(8)?;
     message.write(b"by lease")?;
     buffer.set_len(64)?;
@@ -76,7 +78,7 @@ fn main() -> anyhow::Result<()> {
     let buffer = lease.end()?;
     println!("lease: {}", String::from_utf8_lossy(&buffer[..8]));
 
-    // Window: a key of its own to a region, made and ended without a registration.
+    // Window: a second key to a region. It is made and ended without a new registration.
     let region = domain.register::<Windowed<LocalWrite>, _>(Pages::new(4096)?)?;
     let (rest, whole) = region.split_bindable();
     let window = pair.window()?;
@@ -86,7 +88,7 @@ fn main() -> anyhow::Result<()> {
     message.write(b"by window")?;
     pair.post_write(message, &bound.remote::<RemoteWrite>()?)?;
     poller.wait(WAIT)?.check()?;
-    let pages = rest.rejoin_lapsed(bound.dealloc()?)?.deregister()?; // this way works on every device
+    let pages = rest.rejoin_lapsed(bound.dealloc()?)?.deregister()?; // unlike `reclaim`, this works on every device
     println!("window: {}", String::from_utf8_lossy(&pages[..9]));
 
     // Scope: the caller's own slices. When the scope returns, the device no longer uses them.

@@ -78,7 +78,7 @@ async fn serve(domain: &Domain, mut listener: Listener, stop: impl Future<Output
         tokio::select! {
             request = listener.accept() => {
                 let request = request?;
-                let Ok(pair) = stock.reliable(&queue, &LIMITS) else { continue }; // no room: the drop rejects it
+                let Ok(pair) = stock.reliable(&queue, &LIMITS) else { continue }; // full: the drop rejects the request
                 let pair = pair.into_init(&domain.context().active_port()?)?;
                 let (inbox, messages) = mpsc::unbounded_channel();
                 inboxes.insert(pair.number(), inbox);
@@ -88,9 +88,9 @@ async fn serve(domain: &Domain, mut listener: Listener, stop: impl Future<Output
                 if let Err(RequestError::Queue(error)) = received {
                     return Err(error.into());
                 }
-                stock.post_receive(pool.take(LEN_BYTES).await?)?; // the refill
+                stock.post_receive(pool.take(LEN_BYTES).await?)?; // replaces the completed receive
                 if let Ok(message) = received && let Some(inbox) = inboxes.get(&message.queue_pair()) {
-                    drop(inbox.send(message)); // fails if its task has ended
+                    drop(inbox.send(message)); // fails if the client's task has ended
                 }
             }
             Some(ended) = clients.join_next() => {
@@ -120,11 +120,11 @@ async fn answer(request: Request, poller: SharedPoller<Echo>, pair: Pair, mut in
             message = inbox.recv() => message,
             end = client.closed() => break println!("a client has gone: {end}"),
         };
-        let Some(message) = message else { break }; // the server ends
+        let Some(message) = message else { break }; // the server is ending
         let message = message.into_received().ok().context("no message")?;
         let answered = client.send(message).map_err(PostError::into_cause)?;
         tokio::select! {
-            answered = answered => drop(answered?), // the buffer goes home
+            answered = answered => drop(answered?), // the drop returns the buffer to the pool
             end = client.closed() => break println!("a client has gone: {end}"),
         }
     }
@@ -152,7 +152,7 @@ async fn call(domain: Domain, channel: SharedChannel, server: SocketAddr, client
             server.send(Inline(&[client])).map_err(PostError::into_cause)?.await?;
         }
         if client == 3 && round == REQUESTS / 2 {
-            return Ok(()); // with requests under way, and without a word: as if its process were killed
+            return Ok(()); // as if its process were killed: requests are in flight, and nothing is closed
         }
     }
     server.close().within(WAIT).await;

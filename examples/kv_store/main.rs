@@ -145,7 +145,7 @@ fn place<B: Brand>(domain: ProtectionDomain<B>, port: &Port, options: &Options) 
 
 /// Serves until standard input ends, or until `--clients` sessions have ended.
 fn serve_until_closed(place: &Place<Serving>, listener: &TcpListener, options: &Options) -> Result<(), Fault> {
-    // Shared with a thread that may block in a read for ever.
+    // An `Arc`, because the thread below may block in its read for ever.
     let closing = Arc::new(Closing::after(options.clients.map(|count| count as u64)));
     if options.clients.is_none() {
         let closing = closing.clone();
@@ -176,7 +176,7 @@ fn with_server(
         closing.close();
         (asked, house.join())
     });
-    // If the server failed, its error has caused those of the clients.
+    // If the server failed, its error caused the errors of the clients. So its error is returned first.
     show(&served.unwrap_or_else(|_| Err(Fault::new("the server's thread panicked")))?);
     asked
 }

@@ -39,7 +39,7 @@ impl<B: Brand> Seat<B> {
     }
 
     pub(crate) fn connect(self, peer: &Endpoint) -> Result<Link<B>, Fault> {
-        // The device gives up a peer that is gone after about two seconds.
+        // After about two seconds, the device gives up on a peer that is gone.
         let attributes = ConnectAttributes { timeout: AckTimeout::new(16)?, ..ConnectAttributes::default() };
         Ok(Link { pair: self.pair.connect_with(peer, &attributes)?, poller: self.poller })
     }
@@ -147,7 +147,7 @@ impl<B: Brand> Remote<B> {
             let Some(Look { slot, word, entry }) = self.find(key)? else {
                 return Err(Fault::new("the table is full"));
             };
-            // If the word is unchanged, the entry is unchanged too.
+            // The swap succeeds only if the word is the one that was read. Then the entry is unchanged too.
             let locked = word.locked_by(self.owner);
             if !word.is_locked() && self.swap(slot, word, locked)? == word {
                 return Ok(Lock { slot, word: locked, entry });
@@ -215,7 +215,7 @@ impl<B: Brand> Remote<B> {
             let (buffer, source) = (self.unanswered()?, self.part(slot, 0, len_bytes)?);
             self.link.pair.post_read(buffer, &source).doing("cannot post a read")?;
         }
-        // Requests of one pair are executed in order.
+        // The requests of one pair are executed in order: the slot is read before the word.
         let (slot, word) = (self.complete()?, self.complete()?);
         let seen = (*slot.view::<Slot>()?, *word.view::<Word>()?);
         self.idle.extend([slot, word]);

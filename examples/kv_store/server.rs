@@ -67,7 +67,8 @@ impl House<'_> {
     fn let_clients_in(&self, listener: &TcpListener) -> Result<(), Fault> {
         listener.set_nonblocking(true)?;
         thread::scope(|scope| {
-            // The janitor takes one number. No number is used twice, so that a new client never inherits a lock.
+            // The janitor has the number `Owner::MAX`. No number is used twice, so that a new client never inherits a
+            // lock.
             let mut owners = (1..Owner::MAX.get()).filter_map(Owner::new);
             while !self.closing.is_closed() {
                 if self.table.has_expired() {
@@ -125,7 +126,7 @@ impl House<'_> {
         let freed = self.janitor.lock().unwrap_or_else(PoisonError::into_inner).free(self.table, owner)?;
         let how = match farewell? {
             Farewell::Bye => {
-                // The client may not wait for the answer.
+                // The client may have left without waiting for this answer, so an error is ignored.
                 _ = control.say_bye();
                 "said bye"
             }

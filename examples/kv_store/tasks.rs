@@ -115,7 +115,7 @@ async fn while_served<R>(stream: &TcpStream, access: impl Future<Output = Result
     let mut nothing = [0];
     tokio::select! {
         result = access => result,
-        // The server says nothing during a session.
+        // The server sends nothing meanwhile. So the stream is readable only if the server has closed it.
         _ = stream.peek(&mut nothing) => Err(Fault::new("the server closed the connection")),
     }
 }

@@ -133,7 +133,8 @@ impl Line {
     /// The two ends of a connection inside this process.
     pub(crate) fn pair(patience: Duration) -> Result<(Self, Self), Fault> {
         let (one, other) = UnixStream::pair()?;
-        // The program only reads, writes and sets timeouts, which works with any socket.
+        // Each `TcpStream` gets a Unix socket. This works because the program uses only operations that all sockets
+        // have, such as reads, writes and timeouts.
         let line = |stream| Self::new(TcpStream::from(OwnedFd::from(stream)), patience);
         Ok((line(one)?, line(other)?))
     }

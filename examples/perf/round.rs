@@ -95,7 +95,7 @@ impl Seat {
         let domain = &place.domain;
         let receives = match (task.action, task.measure) {
             (Action::Send, Measure::Latency) => pool(16, task.size),
-            // Like perftest, but at least two, so that one is posted while the program reads the other.
+            // As many as perftest posts, but at least two, so that one is posted while the program handles the other.
             (Action::Send, Measure::Bandwidth) => pool(512, task.size).max(2),
             _ => 0,
         };
@@ -147,9 +147,9 @@ impl Seat {
 
     fn connect(self, task: Task, peer: Card) -> Result<Player, Fault> {
         let attributes = ConnectAttributes {
-            // The device gives up a peer that is gone after about two seconds.
+            // After about two seconds, the device gives up on a peer that is gone.
             timeout: AckTimeout::new(16)?,
-            // As many reads at the same time as the device allows, as in perftest.
+            // Like perftest, allow as many reads at the same time as the device can do.
             read_depth: ReadDepth::new(255)?,
             ..ConnectAttributes::default()
         };
@@ -186,7 +186,7 @@ pub(crate) fn ask(
     let mut client = Client { watch: Watch::of_client(line, place.manner), until, progress, done: 0 };
     let measured = client.measure(player, place, task);
     let done = client.done;
-    // The side lives until the other one has counted: its end would be an error there.
+    // `_side` lives until the other side has sent its count. If it ended earlier, the other side would report an error.
     let (figures, _side) = measured.map_err(|fault| why(line, fault))?;
     line.say(Said::Stop(done))?;
     let counts = task.action == Action::Send || (task.measure, task.action) == (Measure::Latency, Action::Write);
@@ -312,7 +312,7 @@ impl Client<'_> {
                     self.stream(player, pool, |bytes| WorkRequest::write(bytes, &peer), again)
                 }
             }
-            // The device only reads it, so the same memory can be in flight many times.
+            // The device only reads the message, so the same memory can be in flight many times.
             Action::Send | Action::Write => {
                 let share = message(place, task)?.share();
                 let pool: Vec<_> = (0..task.depth).map(|_| share.clone()).collect();
@@ -342,7 +342,7 @@ impl Client<'_> {
     where
         ReliableConnection: Carries<K>,
     {
-        // The requests of a group are posted together, and the last is signalled. perftest signals one of 100.
+        // The requests of a group are posted together, and only the last one is signalled. perftest signals one of 100.
         let group = (pool.len() as u64 / 8).clamp(1, 16);
         let mut start = Instant::now();
         let mut now = start;
@@ -615,7 +615,7 @@ impl Player {
     fn receive_messages(&mut self, watch: &mut Watch<'_>) -> Result<u64, Fault> {
         let mut count = 0;
         while watch.stop != Some(count) {
-            // The other side may finish before the last completions have been polled here.
+            // After the other side has finished, the last completions may still have to be polled here.
             let completion = match watch.stop {
                 None => watch.next_unless_stopped(&mut self.receives)?,
                 Some(_) => Some(watch.next(&mut self.receives)?),

@@ -42,7 +42,7 @@ pub(crate) fn measure(
             }
         }
         if place.manner.yields && !place.manner.event {
-            // The other side may need this processor.
+            // The other side may need this processor, so a task yields it again and again.
             drop(tokio::spawn(async {
                 loop {
                     thread::yield_now();
@@ -191,7 +191,7 @@ impl Ends<'_> {
                 place.domain.buffers(depth as usize, task.size as usize).doing("cannot register the buffers")?,
             ),
             _ if self.is_inline => Memory::Inline(message(place, task)?),
-            // The device only reads it, so the same memory can be in flight many times.
+            // The device only reads the message, so the same memory can be in flight many times.
             _ => Memory::Shared(message(place, task)?.share()),
         };
         let mut stream = Stream { memory, action: task.action, depth: u64::from(depth), empty: Vec::new() };
@@ -204,7 +204,7 @@ impl Ends<'_> {
 
     /// Keeps as many requests in flight as the depth allows. Returns how many have completed.
     async fn run(&mut self, client: &mut Client<'_>, stream: &mut Stream, until: Until) -> Result<u64, Fault> {
-        // The requests of a group are posted together, and are one future.
+        // The requests of a group are posted together, and awaited as one future.
         let group = (stream.depth / 8).clamp(1, 16);
         let start = Instant::now();
         let (mut posted, mut completed, mut now) = (0, 0, start);

@@ -376,7 +376,7 @@ fn next(
         if Instant::now() >= deadline {
             return Ok(None);
         }
-        // A device in software needs processor time too.
+        // A soft device needs processor time too.
         thread::yield_now();
     }
 }

@@ -112,8 +112,8 @@ impl Game for ReliableConnection {
             responder_depth: ReadDepth::new(1)?,
             min_rnr_timer: RnrTimer::new(12)?,
         };
-        // If the peer does not answer, the device gives up after about two seconds; 7 retries would be "for ever" on
-        // soft-RoCE.
+        // If the peer does not answer, the device gives up after about two seconds. With 7 retries, soft-RoCE would
+        // never give up.
         let send = RtsAttributes {
             send_psn: pair.psn(),
             timeout: AckTimeout::new(16)?,

@@ -137,7 +137,7 @@ async fn crash<B: Brand + 'static>(
 async fn shutdown(service: &Service, server: Server, clients: &[Arc<Client>]) -> anyhow::Result<ServerReport> {
     let calls = hold(service, clients).await?;
     let (report, ()) = tokio::join!(server.shut_down(PATIENCE), async {
-        // The server waits for these answers.
+        // The gate opens only during the shutdown, so the server has to wait for the answers to the calls.
         sleep(Duration::from_millis(50)).await;
         service.open_gate();
     });
@@ -161,7 +161,7 @@ async fn reconnect<B: Brand + 'static>(
         tokio::spawn(async move { ask(&client, "is there another server?").await })
     };
     let calls: Vec<_> = clients.iter().map(early).collect();
-    // Wait until the clients have tried in vain.
+    // Wait until a client has tried to connect in vain.
     let failed = || clients.iter().map(|client| client.report().failed_connects).sum::<u64>();
     let deadline = Instant::now() + PATIENCE;
     while failed() == 0 && Instant::now() < deadline {
@@ -182,7 +182,8 @@ fn at_the_end(first: &ServerReport, second: &ServerReport, clients: &[ClientRepo
     let crashed = first.clients.iter().filter(|client| client.broken.is_some()).count();
     let unanswered: usize = first.clients.iter().map(|client| client.unanswered).sum();
     ensure!((crashed, unanswered) == (1, 1), "{crashed} clients crashed with {unanswered} requests");
-    // The calls, the timeouts with one call before and one after, one call after the crash, and one at the shutdown.
+    // The calls; the timeouts, and one call before and one after them; one call of each client after the crash, and one
+    // at the shutdown.
     let expected = CLIENTS * TASKS * CALLS + TASKS + 2 + CLIENTS + CLIENTS;
     let answered: u64 = first.clients.iter().map(|client| client.answered).sum();
     ensure!(answered == expected as u64, "the first server gave {answered} answers, not {expected}");

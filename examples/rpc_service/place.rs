@@ -53,8 +53,8 @@ impl<B: Brand + 'static> Place<B> {
         by_records: bool,
     ) -> anyhow::Result<Arc<Self>> {
         let port = domain.context().active_port()?;
-        // One half of the room is for the server, the other for the clients: `both` has them in one place. The room of
-        // a pair comes back only when the pair is destroyed and the driver has polled.
+        // One half of the room is for the server and the other for the clients, because `both` has all of them in one
+        // place. A pair gives its room back only once it is destroyed and the driver has polled.
         let (queue, poller) = domain.completion_queue(2 * clients * limits.completions())?;
         let poller = SharedPoller::new(poller);
         drop(aio::spawn(poller.driver().context("the poller has a driver")?)?);
@@ -63,8 +63,9 @@ impl<B: Brand + 'static> Place<B> {
             drop(cm::spawn(channel.driver().context("the channel has a driver")?)?);
         }
         let classes = vec![SizeClass { len_bytes: FRAME_BYTES, count: clients * limits.completions() }];
-        // Twice the capacity of the queue. One half is for requests in flight. The other half is for messages of
-        // clients that vanish before they are connected: the poller keeps as many of them as the queue has room for.
+        // The pool can grow to twice the capacity of the queue. One half is for requests in flight. The other half is
+        // for messages of clients that vanish before they are connected: the poller keeps as many as the queue has room
+        // for.
         let growth = Growth::UpTo(2 * queue.capacity() as usize * FRAME_BYTES);
         let pool = domain.pool(&PoolOptions { classes, growth, ..PoolOptions::default() })?;
         Ok(Arc::new(Self { domain, port, limits, queue, poller, channel, pool, most_clients: clients as usize }))
@@ -116,14 +117,16 @@ impl<B: Brand + 'static> Place<B> {
     /// Connects to a server, which sends nothing before it has heard this client. So the receives are posted when there
     /// is a connection, and an attempt that fails holds no memory.
     pub(crate) async fn connect(&self, to: SocketAddr) -> anyhow::Result<Connection<B>> {
-        // The server's probes are empty writes. There is no memory here that a peer may write to.
+        // The server probes this side with empty writes, which need the right to write. No memory here is exposed to
+        // writes.
         let pair = self.pair(PeerRights { write: true, ..PeerRights::NONE })?;
         let mut connection = match &self.channel {
             Some(channel) => {
                 match channel.connect(&self.poller, to, pair, &ConnectData::none(), PATIENCE).await {
                     Ok(connection) => connection,
                     Err(failed) => {
-                        // On iWARP, the drop blocks if the pair was not connected in time.
+                        // On iWARP, the drop blocks if the pair was not connected in time. So it runs on a thread that
+                        // may block.
                         drop(spawn_blocking(move || drop(failed.value)));
                         return Err(failed.cause.into());
                     }
@@ -152,7 +155,7 @@ impl<B: Brand + 'static> Place<B> {
                 Ok(accepted.map_err(|failed| failed.into_cause())?)
             }
             Arrival::Records(arrival) => {
-                // The pair is made after the greeting, so a client that says nothing holds nothing but its stream.
+                // The pair is made after the greeting, so a client that sends none occupies nothing but its stream.
                 let request = arrival.read(PATIENCE).await?;
                 let accepted = request.accept(&self.poller, self.ready_pair()?, data, PATIENCE).await;
                 Ok(accepted.map_err(|failed| failed.into_cause())?)
@@ -165,7 +168,7 @@ impl<B: Brand + 'static> Place<B> {
     pub(crate) async fn is_empty(&self, within: Duration) -> anyhow::Result<usize> {
         let deadline = Instant::now() + within;
         loop {
-            // These hold the messages of clients that were never connected.
+            // Drop unclaimed completions: they hold messages of clients that were never connected.
             while self.poller.take_unclaimed().is_some() {}
             let stats = self.pool.stats();
             let class = stats.classes.first().context("the pool has a class")?;

@@ -178,7 +178,7 @@ async fn ask<B: Brand + 'static>(
         [credits] if credits > 0 => CREDITS.min(credits.into()),
         ref other => return Err(Violation::Welcome(other.to_vec()).into()),
     };
-    // The calls that wait for an answer, by id. The hello has the id 0, and no call.
+    // The calls that wait for an answer, by id. The hello has the id 0 and belongs to no call.
     let mut waiting = HashMap::from([(0, None)]);
     let mut ids = 1..;
     wire.send(Kind::Hello, 0, &[])?;
@@ -194,7 +194,7 @@ async fn ask<B: Brand + 'static>(
                     let reply: Option<oneshot::Sender<_>> = waiting.remove(&id).ok_or(Violation::UnknownId(id))?;
                     credits += 1;
                     *answers += 1;
-                    // This fails if the call has given up.
+                    // `send` fails if the caller does not wait any more.
                     let is_late = reply.is_some_and(|reply| reply.send(body).is_err());
                     lock(report).late += u64::from(is_late);
                 }
@@ -203,7 +203,7 @@ async fn ask<B: Brand + 'static>(
             },
             call = calls.recv(), if may_ask => match call {
                 None => client_leaves = true,
-                // The call has given up before it was its turn.
+                // The caller stopped waiting before the request was sent.
                 Some(call) if call.reply.is_closed() => {}
                 Some(Call { body, reply }) => {
                     let Some(id) = ids.next() else { return Err(local("no id is left")) };
@@ -264,7 +264,7 @@ impl Server {
 
     /// Waits until `count` clients have come and gone.
     pub(crate) async fn has_served(&mut self, count: usize) {
-        // The server does not end before this value.
+        // `wait_for` fails only after the server's task has ended, and that task runs until `shut_down`.
         _ = self.gone.wait_for(|gone| *gone >= count).await;
     }
 
@@ -298,7 +298,7 @@ async fn take_clients<B: Brand + 'static>(
     };
     loop {
         tokio::select! {
-            // One client too many waits until another one leaves.
+            // If all places are taken, the next client waits until another one leaves.
             arrival = listener.accept(), if clients.len() < place.most_clients => match arrival {
                 Ok(arrival) => {
                     clients.spawn(serve(Arc::clone(&place), arrival, Arc::clone(&handler), stop.clone()));
@@ -327,14 +327,14 @@ async fn serve<B: Brand + 'static>(
     let mut stopped = stop.clone();
     let connection = tokio::select! {
         accepted = place.accept(arrival, &[CREDITS as u8]) => accepted.ok()?,
-        // A client that is not connected yet has nothing in flight.
+        // A client that is not connected yet has nothing in flight, so the server may end without it.
         _ = stopped.wait_for(Option::is_some) => return None,
     };
     let mut wire = Wire::new(&place, connection);
     let (mut answered, mut open) = (0, HashSet::new());
     let how = answer(&mut wire, handler, stop, &mut open, &mut answered).await;
     let has_drained = wire.close().await;
-    // The hello has the id 0.
+    // The hello, which has the id 0, is not a request.
     let unanswered = open.iter().filter(|&&id| id != 0).count();
     let broken = match how {
         // A client that has all its answers may go at any time.
@@ -368,7 +368,7 @@ async fn answer<B: Brand + 'static>(
             event = wire.next() => {
                 let Event::Frame(Frame { kind, id, body }) = event? else { continue };
                 if hello_by.take().is_some() {
-                    // Not before: on iWARP a server must not send before its client has.
+                    // The probes begin only now: on iWARP a server must not send before its client has sent.
                     wire.connection.keep_alive(Some(SILENCE));
                 }
                 if open.len() == CREDITS {
@@ -389,7 +389,8 @@ async fn answer<B: Brand + 'static>(
             Some(done) = handlers.join_next(), if wire.has_room() => {
                 let (id, body) = done.map_err(local)?;
                 wire.send(Kind::Answer, id, &body)?;
-                // The client has its credit back as soon as the answer arrives.
+                // The client has its credit back as soon as the answer arrives, which may be before the send completes
+                // here.
                 open.remove(&id);
                 *answered += u64::from(id != 0);
             },

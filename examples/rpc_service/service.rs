@@ -27,7 +27,7 @@ impl Service {
     async fn answer(self: Arc<Self>, request: Vec<u8>) -> Vec<u8> {
         if request.starts_with(b"hold") {
             self.held.send_modify(|held| *held += 1);
-            // The sender is alive, so this does not fail.
+            // `self` owns the sender, so the wait does not fail.
             _ = self.is_open.subscribe().wait_for(|is_open| *is_open).await;
         }
         request.to_ascii_uppercase()

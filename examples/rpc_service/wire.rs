@@ -82,7 +82,7 @@ impl<B: Brand + 'static> Wire<B> {
                 && let Poll::Ready(result) = Pin::new(oldest).poll(context)
             {
                 sent.pop_front();
-                // The buffer goes home to the pool.
+                // `map` drops the buffer, which returns to the pool.
                 return Poll::Ready(result.ok().map(|_| None));
             }
             connection.poll_next(context).map(|next| next?.ok().map(Some))
@@ -96,7 +96,7 @@ impl<B: Brand + 'static> Wire<B> {
                 self.connection.post(buffer).map_err(not_posted)?;
                 Ok(Event::Frame(frame?))
             }
-            // A request failed, or no receive is left. Both are the end of the connection, which knows why.
+            // A request failed, or no receive is left. Either way the connection has ended, and `closed` says why.
             None => Err(match self.connection.closed().await {
                 // Soft-RoCE reports the second status (docs/conformance.md, C096).
                 End::Failed(Status::LocalLength | Status::LocalQueuePairOperation) => Violation::TooLong.into(),

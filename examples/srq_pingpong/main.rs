@@ -74,7 +74,7 @@ fn one(
     let (queue, mut poller) = domain.completion_queue(completions(options)).doing("no completion queue")?;
     let seat = Seat::new(domain, &queue, port, options)?;
     let own = seat.endpoints();
-    // The C program always sends this many addresses. Those after the last pair mean nothing.
+    // Like the C program, always send `MOST_PAIRS` addresses. The addresses after the last pair mean nothing.
     let say = |meeting: &mut Meeting| {
         own.iter().cycle().take(MOST_PAIRS).try_for_each(|endpoint| meeting.say_address(endpoint))
     };

@@ -32,7 +32,7 @@ const LIMITS: Limits =
 /// Longer than a device takes to answer. Miri is slow.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(miri) { 60 } else { 3 });
 
-// The profile of soft iWARP is missing: these tests connect by records.
+// Soft iWARP is not in the list, because these tests connect by records, and iWARP pairs do not.
 const NAMED: [Profile; 8] = [
     Profile::Specification,
     Profile::Rxe,
@@ -179,7 +179,7 @@ fn messages_arrive_whole_and_buffers_come_back_once() {
                     Err(error) => posted += usize::from(error.into_request().is_none()),
                 }
             }
-            // A signalled request brings the unsignalled requests before it back.
+            // The completion of a signalled request also brings back the unsignalled requests before it.
             let _ = left.post_send(Inline(b"last"));
             let mut back = Vec::new();
             let mut kept: Vec<(Buffer<_>, Vec<u8>)> = Vec::new();
@@ -234,8 +234,8 @@ fn a_sleeper_finds_what_a_poll_overlooked() {
             for _ in 0..2 {
                 let begun = Instant::now();
                 let completion = poller.wait(PATIENCE).unwrap_or_else(|error| panic!("{profile:?} {round}: {error}"));
-                // If the wake-up is lost, the last poll at the deadline still finds the completion. So the wait must
-                // have ended before the deadline.
+                // After a lost wake-up, the last poll at the deadline would still find the completion. So check that
+                // the wait ended before the deadline.
                 assert!(begun.elapsed() < PATIENCE, "{profile:?} {round}: it slept to the end");
                 completion.check().unwrap();
             }
@@ -345,7 +345,7 @@ fn a_pair_that_is_not_destroyed_keeps_what_it_has_in_flight() {
         for is_on_shared in [false, true] {
             let fabric = Fabric::with_profile(profile);
             let context = Context::open_on(&fabric, "dev0").unwrap();
-            // A domain without a name: the leaked pairs would keep a name taken.
+            // The domain has no name, because leaked pairs would keep a name taken.
             let (port, domain) = (context.active_port().unwrap(), context.checked_domain().unwrap());
             let (queue, mut poller) = domain.completion_queue(64).unwrap();
             fabric.inject(Fault::RequestsLost { count: u32::MAX });
@@ -364,10 +364,11 @@ fn a_pair_that_is_not_destroyed_keeps_what_it_has_in_flight() {
                 let _ = right.post_receive(domain.buffer(16).unwrap());
                 refuses(Verb::ModifyQp);
             }
-            // Inject the fault only now, when pairs that end at once are destroyed. A leaked pair would keep the
-            // completion queue alive, and this test is about the end of that queue.
+            // If the device lets a drop destroy a pair immediately, the pairs are destroyed by now. A fault before that
+            // would leak them, and leaked pairs would keep the completion queue alive. But this test is about the end
+            // of that queue.
             refuses(Verb::DestroyQp);
-            // Longer than a poller waits for shared receives that the device may have started to fill.
+            // Poll for longer than a poller waits for shared receives that the device may have started to fill.
             let since = Instant::now();
             while since.elapsed() < Duration::from_millis(40) {
                 drop(poller.poll());
@@ -391,8 +392,8 @@ fn a_number_that_is_given_out_again_is_no_other_pairs() {
         let (mut before, server) = serve(&domain, &shared, &queue, &port);
         let first = server.number();
         let _ = before.post_send(Inline(b"for the first"));
-        // Drop in this order: a device that reuses numbers gives this server's number to the next server, while a
-        // completion of this server may still be in the queue.
+        // The server is dropped first, so that its number is free first. A device that reuses numbers gives that number
+        // to the next server, while a completion of the first server may still be in the queue.
         drop((server, before));
         let (mut client, server) = serve(&domain, &shared, &queue, &port);
         assert_ne!(server.number(), first, "{profile:?}");
@@ -483,7 +484,7 @@ fn a_failure_that_comes_out_late_breaks_no_other_life() {
                 let look = poller.poll_retired(|retired| {
                     if let Some(drained) = pair.take_if(|pair| pair.receives_in_flight() == 0) {
                         next = Some(drained.into_reset().unwrap().into_init(&port).unwrap());
-                        // A forgotten completion comes again, after the reset.
+                        // After the reset, a later poll returns a forgotten completion again.
                         if std::mem::take(&mut forgets) {
                             return std::mem::forget(retired);
                         }
@@ -492,7 +493,7 @@ fn a_failure_that_comes_out_late_breaks_no_other_life() {
                 });
                 look.unwrap();
             }
-            // The forgotten completion comes out now.
+            // This poll returns the forgotten completion.
             drop(poller.poll().unwrap());
             if let Some(next) = &next {
                 assert_eq!((next.is_broken(), next.first_failure()), (false, None), "{profile:?}, round {round}");

@@ -100,7 +100,7 @@ impl<B: Brand> World<'_, B> {
         assert!(self.here.insert(buffer.as_ptr().addr()), "{profile:?}: a buffer came back twice");
         self.marks = self.marks.wrapping_add(1);
         let mark = self.marks;
-        // Fills the whole buffer, not only the part that a message filled.
+        // Fill the whole buffer, not only the part that a message filled.
         buffer.write(&vec![mark; buffer.capacity()]).unwrap();
         self.mine.push(Mine { buffer, mark });
     }
@@ -183,7 +183,8 @@ impl<B: Brand> World<'_, B> {
             }
             _ => {
                 let Some(shared) = &self.shared else { return };
-                // The first pair leases room for the whole shared queue, which may not fit.
+                // The first pair on the shared queue leases room for all its receives. The completion queue may have
+                // less room.
                 let Ok(server) = shared.reliable(queue, &LIMITS) else { return };
                 let Ok(client) = self.domain.reliable(queue, &LIMITS) else { return };
                 let (client, server) = (client.into_init(&self.port).unwrap(), server.into_init(&self.port).unwrap());
@@ -309,7 +310,7 @@ impl<B: Brand> World<'_, B> {
             }
             _ => {}
         }
-        // New buffers often get the addresses of old ones.
+        // Buffers come and go, because new buffers often get the addresses of old ones.
         if self.mine.len() < 4 {
             for buffer in self.domain.buffers(8, BYTES).unwrap() {
                 self.take_back(buffer);

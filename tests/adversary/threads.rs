@@ -66,7 +66,7 @@ impl Shop {
                     for success in retired.unsignalled() {
                         self.give(success.into_memory());
                     }
-                    // If the program forgets these requests, they come again.
+                    // A later poll returns forgotten requests again.
                     taken += 1;
                     match taken % 5 {
                         0 => std::mem::forget(retired),

@@ -33,7 +33,7 @@ impl Network {
     pub(crate) fn new() -> Self {
         let left = context();
         let means = match (left.is_soft(), left.is_iwarp()) {
-            // The fabric belongs to this process, so other test programs do not share it.
+            // The fabric belongs to this process, so lost packets do not disturb other test programs.
             (true, _) => Means::Told(Fabric::process().clone()),
             (false, true) => Means::Kernel(&["lo"]),
             (false, false) => Means::Kernel(&["veth-rxe0", "veth-rxe1"]),
@@ -132,7 +132,7 @@ impl Drop for Losses {
 
 /// Runs `tc` of iproute2, as root. Returns what it says.
 fn tc(arguments: &[&str]) -> String {
-    // Only root has this folder in its PATH.
+    // Other users may not have `/usr/sbin` in their PATH.
     let program = if std::path::Path::new("/usr/sbin/tc").exists() { "/usr/sbin/tc" } else { "tc" };
     let output = Command::new(program).args(arguments).output().expect("tc, of iproute2");
     assert!(output.status.success(), "tc {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));

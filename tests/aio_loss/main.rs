@@ -99,7 +99,7 @@ fn words(task: usize, count: u64) -> [u8; LEN] {
 impl Side {
     fn new(context: &Context, tasks: usize, runtime: &Runtime) -> Self {
         let domain = context.checked_domain().unwrap();
-        // On iWARP both ends are on one device, but each has a queue of its own.
+        // Each end has a completion queue of its own, also on iWARP, where both ends are on one device.
         let (queue, poller) = domain.completion_queue(PAIRS as u32 * limits().completions()).unwrap();
         let poller = SharedPoller::new(poller);
         let driver = poller.driver().unwrap();
@@ -180,7 +180,7 @@ async fn perhaps<F: Future + Unpin>(random: &mut Random, mut future: F) -> Came<
             };
         }
         5 => {
-            // The wait times out once, and goes on below.
+            // The first wait times out. The same future is awaited again below.
             if let Ok(answer) = timeout(Duration::ZERO, &mut future).await {
                 return Came::Answer(answer);
             }
@@ -306,8 +306,8 @@ impl Lane {
             assert!(!is_in_order || count == next, "message {count} of task {task} arrives before message {next}");
             assert_eq!(buffer[..], words(task, count), "a message arrives as it was sent");
             self.arrived.fetch_add(1, Ordering::Relaxed);
-            // If receives complete out of order, the queue may be full until an earlier one has completed. Then post
-            // this buffer later.
+            // If receives complete out of order, the queue may be full until an earlier receive has completed. Then the
+            // buffer is posted later.
             spare.push(buffer);
             while let Some(buffer) = spare.pop() {
                 match receiver.post(buffer) {

@@ -17,7 +17,7 @@ fn a_name_is_never_free_while_a_completion_queue_bears_it() {
     drop(domain);
     match Context::open_on(&other, "dev").unwrap().named_domain(Test) {
         Err(error) => assert!(matches!(error, NamedDomainError::Taken { .. }), "{error}"),
-        // A pair of one device would use a completion queue of another.
+        // If this succeeded, a pair of one device could use a completion queue of another.
         Ok(domain) => panic!("a second domain of that name: {:?}", domain.reliable(&queue, &LIMITS)),
     }
     drop(queue);
@@ -82,7 +82,7 @@ fn a_pair_that_cannot_be_destroyed_never_lets_its_memory_go() {
     drop(error);
     assert!(all(&mut stage.poller).is_empty(), "not given back by a destroy that failed");
     stage.left.post_send(small(&stage.domain)).unwrap();
-    // The lost pair still receives.
+    // The pair that was not destroyed still receives.
     let out: Vec<_> = settle(&stage.fabric, &mut stage.poller)
         .into_iter()
         .map(|completion| completion.check().unwrap().into_work())
@@ -236,7 +236,7 @@ fn an_address_handle_never_ends_before_its_requests_nor_outlives_their_queues() 
         match order {
             "poll" => {
                 pair.destroy().unwrap();
-                // The poller has not yet learned that the pair is gone.
+                // The handles end with the pair, although the poller does not know yet that the pair is gone.
                 handles(0);
                 assert_eq!(all(&mut poller).len(), 2, "destroyed");
                 drop(poller);
@@ -247,7 +247,7 @@ fn an_address_handle_never_ends_before_its_requests_nor_outlives_their_queues() 
                 assert_eq!(all(&mut poller).len(), 2, "of the life before");
                 let mut pair = open(pair);
                 (0..DEPTH).for_each(|_| send(&mut pair));
-                // Later requests have taken all slots.
+                // The new requests have taken the slots of the old ones, whose handles have ended.
                 handles(DEPTH);
                 assert_eq!(settle(&fabric, &mut poller).len() as u32, DEPTH);
                 drop(poller);

@@ -80,8 +80,8 @@ fn a_failure_that_another_thread_polls_never_breaks_the_next_life() {
         let rounds = if cfg!(miri) { 4 } else { 200 };
         for round in 0..rounds {
             let made = ends.map(|mut pair| {
-                // In some rounds all receives have come back before the reset, so the pair keeps its ledgers; in others
-                // it gets new ones.
+                // In some rounds no receive is in flight at the reset, so the pair keeps its ledgers. In the others it
+                // gets new ones.
                 for _ in 0..round % 3 {
                     pair.post_receive(small(&domain)).unwrap();
                 }
@@ -209,7 +209,7 @@ fn a_pair_that_was_swapped_or_forgotten_never_gives_back_what_another_posted() {
         });
     }));
     assert!(panicked.is_err());
-    // The pair in `two` has a send in flight; its words are replaced and forgotten.
+    // The pair in `two` has a send in flight. The pair in `one` takes its place, and the old pair is forgotten.
     mem::forget(mem::replace(&mut two, one));
     let (mut send, receive) = two.split();
     let id = thread::scope(|scope| {
@@ -240,7 +240,7 @@ fn a_pair_that_was_swapped_or_forgotten_never_gives_back_what_another_posted() {
     assert!(posted.is_empty(), "{posted:?}");
     drop(receive);
     drop((to_one, to_two));
-    // Only the receiver's remaining request comes back, as destroyed. No request of the batch does.
+    // Only the receive that was left comes back, as destroyed. No request of the batch comes back.
     let left: Vec<_> = all(&mut poller).into_iter().map(|completion| completion.check().unwrap_err().status).collect();
     assert_eq!(left, [Status::Destroyed]);
 }

@@ -76,7 +76,7 @@ fn join<B: Brand>(left: QueuePair<B, Init>, right: QueuePair<B, Init>) -> (Queue
 }
 
 fn all<B: Brand>(poller: &mut Poller<B>) -> Vec<Completion<B>> {
-    // A ledger with a wrong count might return completions without end.
+    // Stop after 100: a ledger with a wrong count might return completions without end.
     std::iter::from_fn(|| poller.poll().unwrap()).take(100).collect()
 }
 

@@ -83,7 +83,7 @@ fn drop_glue_that_calls_the_library_never_deadlocks() {
             drop((domain.reliable(&queue, &LIMITS).unwrap(), domain.buffer(8).unwrap()));
         }
     }
-    // The owner's drop runs in the drop of a completion queue that nobody polled.
+    // Nobody polls, so the memory of the receive is dropped when its completion queue is dropped.
     let fabric = Fabric::process().clone();
     let mut stage = Stage::new(fabric, Context::open("soft0").unwrap().named_domain(Test).unwrap());
     let region = stage.domain.register::<LocalWrite, _>(vec![Calls(0)]).unwrap();
@@ -119,7 +119,7 @@ fn r_2_memory_that_a_peer_is_writing_to_is_never_freed_before_it_is_deregistered
     let stale = region.remote();
     stage.left.post_write(stage.domain.buffer(4096).unwrap(), &stale).unwrap();
     drop(region);
-    // The new vector may get the same allocation.
+    // The new vector may get the memory that the region had.
     let mut reused = vec![3_u64; 512];
     assert_eq!(
         settle(&stage.fabric, &mut stage.poller).pop().unwrap().check().unwrap_err().status,
@@ -173,7 +173,7 @@ fn memory_that_is_shared_in_flight_is_never_unique() {
     let share = share.into_unique().unwrap_err().share;
     let other = share.clone();
     drop(share);
-    // This is the program's last handle, but the device still has one.
+    // This is the program's last handle. But a handle is still in flight, so the memory is not unique.
     let other = other.into_unique().unwrap_err().share;
     drop(stage.left);
     let Some(back) = all(&mut stage.poller).pop().unwrap().check().unwrap_err().memory.into_shared() else {
@@ -233,7 +233,7 @@ fn more_memory_than_a_message_is_never_lost() {
     }
     const GIB: usize = 1 << 30;
     let stage = stage!();
-    // Zeroed memory takes no pages until somebody touches it.
+    // Zeroed memory takes no pages until it is touched.
     let region = stage.domain.register::<LocalWrite, _>(vec![0_u8; 4 * GIB + 4096]).unwrap();
     let (rest, whole) = region.split();
     assert_eq!(whole.capacity(), 4 * GIB + 4096);

@@ -16,7 +16,7 @@ fn two_pollers_of_one_pair_on_two_threads_never_give_a_buffer_twice() {
     let fabric = Fabric::new();
     let domain = Context::open_on(&fabric, "dev").unwrap().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();
-    // The threads take the pollers again.
+    // The pollers are dropped here. Later, each thread takes the poller of one queue.
     let (sends, receives) = (domain.queue(8).unwrap().0, domain.queue(8).unwrap().0);
     for _ in 0..if cfg!(miri) { 2 } else { 20 } {
         let make = || domain.reliable_on(&sends, &receives, &LIMITS).unwrap().into_init(&port).unwrap();
@@ -74,7 +74,7 @@ fn r_6_a_failed_poll_is_not_a_completion() {
     assert_eq!(stage.poller.poll().unwrap_err(), PollError::Failed);
     assert_eq!(stage.poller.poll().unwrap_err(), PollError::Failed, "from then on");
     assert_eq!(stage.right.receives_in_flight(), 1);
-    // The device writes to the memory in flight, which nobody has freed.
+    // The device still writes to the receive in flight, so its memory must not be freed.
     stage.left.post_send(small(&stage.domain)).unwrap();
     stage.fabric.run();
     drop(stage.poller);
@@ -95,7 +95,7 @@ fn r_7_a_drain_never_waits_longer_than_it_was_told() {
     let undrained = pair.drain(&mut stage.poller, Duration::from_millis(30), drop).unwrap_err();
     assert!(begun.elapsed() < Duration::from_secs(20));
     assert_eq!((undrained.sends, undrained.receives), (0, 1));
-    // Destroying the pair proves that the device is done with it.
+    // Once the pair is destroyed, the device is done with the receive.
     pair.destroy().unwrap();
     assert_eq!(all(&mut stage.poller).len(), 1);
 }

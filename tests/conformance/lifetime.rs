@@ -10,8 +10,9 @@ fn c146_a_child_that_uses_a_pair_leaves_the_parent_alone() {
     let mut link = link!(4);
     let receive = link.right.post_receive(link.domain.buffer(16).unwrap()).unwrap();
     let sent = message(&link.domain, b"of the parent");
-    // SAFETY: the child makes calls that are not allowed after a fork. It ends without unwinding and without
-    // destructors, and an alarm ends it if it hangs.
+    // SAFETY: the child makes calls that are not allowed after the fork of a process with threads, because another
+    // thread may have held a lock. If such a call hangs, an alarm ends the child. Otherwise the child ends without
+    // unwinding and without destructors.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {

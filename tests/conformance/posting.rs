@@ -45,7 +45,7 @@ fn c037_error_does_not_flush_what_has_succeeded() {
     let request = WorkRequest::write(message(&link.domain, &[7; 8]), &region.remote()).unsignalled();
     let id = link.left.post(request).unwrap();
     assert!(eventually(|| region.load(0).unwrap() != 0));
-    // Wait until the acknowledgement of the send has arrived.
+    // Wait until the acknowledgement of the write has arrived.
     std::thread::sleep(WHILE);
     let mut left = link.left.into_error().unwrap();
     assert!(link.poller.wait_for(WHILE).unwrap().is_none(), "no completion");

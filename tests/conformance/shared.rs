@@ -67,7 +67,8 @@ fn c153_a_pair_in_error_tells_of_its_last_receive() {
     drop(server);
     let in_flight = shared.in_flight();
     let mut destroyed = shared.destroy();
-    // Without that promise, the shared queue can be destroyed only after the poller has destroyed the pair.
+    // If the provider does not promise `EndAtOnce`, the poller destroys the pair. Only then can the shared queue be
+    // destroyed.
     while lacks(Promise::EndAtOnce)
         && let Err(error) = destroyed
     {

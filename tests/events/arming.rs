@@ -56,7 +56,7 @@ fn c128_c129_a_solicited_wait_sleeps_through_plain_messages() {
     while count < 2 {
         count += usize::from(link.poller.wait(PATIENCE).unwrap().check().is_ok());
     }
-    // The same for solicited completions. At the deadline the wait returns any completion that is there.
+    // Now wait for solicited completions. At the deadline, the wait returns any completion that is there.
     let how = Wait { wake_for: WakeFor::Solicited, ..Wait::new(PATIENCE) };
     message(&mut link, true);
     assert!(link.poller.wait_for(how).unwrap().is_some());
@@ -150,7 +150,8 @@ fn a_solicited_arming_after_another_may_be_woken_by_any() {
 /// C134: a program may stop waiting at any point, and loses no completion.
 #[test]
 fn c134_a_wait_that_is_given_up_loses_nothing() {
-    // Without order, the unsignalled send of each message has a completion of its own, which the test does not expect.
+    // On a device that completes requests in any order, the unsignalled send of each message has a completion of its
+    // own. The test does not expect that.
     if lacks_need(Need::Order) {
         return;
     }
@@ -223,8 +224,8 @@ fn an_edge_triggered_loop_misses_nothing() {
             seen = arm(&mut link.poller, WakeFor::Any);
         }
     }
-    // The end of a pair makes no event of the verbs. It wakes the loop all the same, each time, even if the program
-    // reads nothing in between.
+    // The verbs report no event for the end of a pair. But that end wakes the loop each time, even if the program reads
+    // nothing in between.
     let port = link.port;
     for _ in 0..3 {
         let extra = link.domain.queue(8).unwrap();

@@ -219,7 +219,7 @@ fn hz22_a_removed_device_is_taken_down_in_any_order() {
             })
             .unwrap();
         drop(context);
-        // The objects that could not be destroyed are leaked. The fabric works with them again when the device is back.
+        // The objects that could not be destroyed are leaked. When the device is back, the fabric uses them again.
         fabric.heal();
         fabric.run();
     }

@@ -33,7 +33,7 @@ fn c114_a_queue_has_the_room_that_was_asked_for() {
 /// C115: requests of all kinds complete in the order in which they were posted.
 #[test]
 fn c115_requests_complete_in_order() {
-    // Without this order, reads and writes may overtake each other.
+    // Some devices complete requests in any order: reads and writes may overtake each other there.
     if lacks_need(Need::Order) {
         return;
     }
@@ -64,7 +64,7 @@ fn c115_requests_complete_in_order() {
 /// C116: an unsignalled request that succeeds makes no completion. C118: the next signalled one also frees its slot.
 #[test]
 fn c116_c118_a_signalled_request_releases_the_unsignalled_before_it() {
-    // Without order, each request is signalled.
+    // On a device that completes requests in any order, the library signals every request.
     if lacks_need(Need::Order) {
         return;
     }
@@ -117,7 +117,8 @@ fn c119_c120_a_full_queue_takes_more_after_polling() {
     };
     next(&mut link.poller);
     if let Err(error) = link.left.post_write(buffer, &remote) {
-        // Where requests complete in any order, room comes back with the completion of the oldest one.
+        // On a device that completes requests in any order, room comes back only with the completion of the oldest
+        // request.
         let PostError::QueueFull(buffer) = error else { panic!("{error}") };
         assert!(context().is_iwarp());
         next(&mut link.poller);

@@ -200,7 +200,8 @@ fn flaw(name: &str) -> Option<String> {
     let Some(test) = rust::tests(&rust::parse(file)).into_iter().find(|test| test.name == function) else {
         return Some(format!("{name}: no such test"));
     };
-    // Ignored tests need a real device. `./x` runs those in this folder or with this name on soft-RoCE.
+    // Ignored tests need a real device. `./x` runs them on soft-RoCE if they are in `rdma_core/` or have `rdma_core` in
+    // their name.
     let is_run = !test.is_ignored || file.starts_with("src/provider/rdma_core/") || function.contains("rdma_core");
     (!is_run).then(|| format!("{name}: an ignored test"))
 }
@@ -372,10 +373,9 @@ fn each_case_of_conformance_says_what_shows_it() {
                 body.names.contains("Fabric") || body.macros.contains("own_device") || body.macros.contains("soft");
             let only_soft = has_own_device || body.calls("soft") || !programs.contains(&program);
             assert_eq!(only_soft, on_soft(test), "{case}: {test} runs on which devices?");
-            // A test may end early on a device that deviates or lacks a promise: until then it has tested what that
-            // device does. `with_atomic_writes` checks that a device without atomic writes is one of those known to
-            // have none.
-            // `lacks_need` writes why a test does not apply to the device, so the table counts it as not applicable.
+            // A test may end early if the device deviates or lacks a promise: by then it has tested what that device
+            // does. `with_atomic_writes` checks that a device without atomic writes is known to have none. `lacks_need`
+            // prints why a test does not apply to the device, so the table counts the test as not applicable.
             let known = ["lacks_need", "deviates", "with_atomic_writes", "lacks", "unless_refused"];
             let is_checked = known.iter().any(|known| body.calls(known));
             assert!(!body.may_end_early || is_checked, "{case}: {test} may end before it has shown anything");
@@ -447,7 +447,8 @@ fn the_table_of_conformance_counts_what_ran() {
             assert!(!success, "{outcome:?}");
         }
     }
-    // On soft iWARP, a test that did not run does not apply. Nor does one that says so, on any device.
+    // On soft iWARP, a test that did not run counts as not applicable. On any device, so does a test that says so
+    // itself.
     let ([covered, not_applicable, not_covered, failed], _) = counted([&all; 3], "siw");
     assert_eq!((covered + not_applicable + not_covered, failed), (CASES + CASES_BY_ADDRESS, 0));
     let lacking = "not applicable: needs what there is not\nok";

@@ -101,7 +101,7 @@ impl<'ast> Visit<'ast> for Body {
 
     fn visit_macro(&mut self, called: &'ast Macro) {
         self.macros.extend(called.path.segments.last().map(|last| last.ident.to_string()));
-        // Most macros take expressions. Macros that take items are not looked into.
+        // Most macros take expressions. The arguments of other macros are not searched.
         if let Ok(arguments) = called.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated) {
             // A visitor is tied to the lifetime of the file, but these expressions are a copy. So they get a visitor of
             // their own.

@@ -3,6 +3,7 @@
 use super::Mutant;
 
 pub(super) const MUTANTS: &[Mutant] = &[
+    // Some of these mutants borrow the value of a step instead of taking it. The real function then has another name.
     Mutant {
         without: "requests that are used up",
         changes: &[

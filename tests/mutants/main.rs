@@ -47,7 +47,8 @@ fn copy(from: &Path, to: &Path) {
 fn write(root: &Path, library: &Path, without: &str, changes: &[(&str, &str, &str)]) {
     let _ = fs::remove_dir_all(library);
     copy(&root.join("src"), &library.join("src"));
-    // The rest of the package is unchanged, and its manifest names some of the files.
+    // The rest of the package is unchanged, so links are enough. They are needed, because the manifest names some of
+    // the files.
     for entry in fs::read_dir(root).unwrap().map(Result::unwrap) {
         if !["src", "target", ".git"].map(Into::into).contains(&entry.file_name()) {
             unix::fs::symlink(entry.path(), library.join(entry.file_name())).unwrap();
@@ -121,7 +122,7 @@ fn without_its_mechanism_each_case_compiles() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mutants");
     let mutants = Mutex::new(MUTANTS.into_iter().flatten());
     let survivors = Mutex::new(Vec::new());
-    // The compiler checks a library on one processor.
+    // The compiler needs only one processor to check a library, so one lane for each processor keeps all of them busy.
     let lanes = thread::available_parallelism().map_or(1, NonZero::get);
     thread::scope(|scope| {
         for lane in 0..lanes {

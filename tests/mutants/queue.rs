@@ -31,7 +31,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         changes: &[
             ("queue/request.rs", "impl<B> SendMemory<B> for Buffer<B>", "impl<A, B> SendMemory<B> for Buffer<A>"),
             ("queue/request.rs", "impl<B> Postable<B> for Buffer<B>", "impl<A, B> Postable<B> for Buffer<A>"),
-            // Without this change, the compiler could not tell which brand is meant.
+            // Without this change, the compiler could not infer the brand.
             ("queue/pair_post.rs", "self.inner.send.post(", "self.inner.send.post::<B, _, _, _>("),
         ],
         cases: &[
@@ -225,5 +225,4 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "queue/a_work_id_is_not_forged",
         ],
     },
-    // The mutant borrows the value of a step instead of taking it. The real body goes on under another name.
 ];

@@ -56,7 +56,7 @@ fn an_atomic_write_changes_its_word_and_no_other() {
     let (mut sends, _receives) = link.left.split();
     sends.post(WorkRequest::atomic_write(&word, 5)).unwrap();
     next(&mut link.poller);
-    // Other requests of such a pair are posted in the same way.
+    // The pair also posts other requests.
     sends.post(WorkRequest::write(message(&domain, &[1; 8]), &region.remote().slice(24..32).unwrap())).unwrap();
     next(&mut link.poller);
     assert_eq!(region.deregister().unwrap(), [7, 5, 7, u64::from_ne_bytes([1; 8])]);

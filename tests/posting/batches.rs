@@ -63,7 +63,7 @@ fn take_all<B: Brand>(poller: &mut Poller<B>, count: usize) -> (Vec<Buffer<B>>, 
 
 #[test]
 fn all_items_go_with_one_completion_and_their_buffers_come_back_in_order() {
-    // Without order, each item has a completion.
+    // On a device that completes requests in any order, each item has a completion of its own.
     if lacks_need(Need::Order) {
         return;
     }
@@ -103,7 +103,7 @@ fn all_items_go_with_one_completion_and_their_buffers_come_back_in_order() {
 
 #[test]
 fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
-    // Without order, each item has a completion.
+    // On a device that completes requests in any order, each item has a completion of its own.
     if lacks_need(Need::Order) {
         return;
     }
@@ -125,7 +125,8 @@ fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
             (RequestFlaw::TooLong { len_bytes: 9, within: 8 }, true)
         );
         assert_eq!(items.len(), 1);
-        // Two items were posted, unsignalled. The fourth item is still there, and its request retires them.
+        // The first two items were posted, unsignalled. The fourth item is still in the vector. The completion of its
+        // request also retires the first two.
         assert_eq!(post_all(&mut link.left, in_batch, &mut items, write).unwrap(), 1);
         let (buffers, runs) = take_all(&mut link.poller, 3);
         assert_eq!((buffers.iter().map(|buffer| buffer[0]).collect::<Vec<_>>(), runs), (vec![1, 2, 4], vec![3]));
@@ -169,7 +170,7 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 64, way)) {
         let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
         let word = region.remote().slice(0..8).unwrap();
-        // 32 requests are posted in one session.
+        // Each group of up to 32 requests is posted with one doorbell.
         let places =
             [(0, 5), (3, 5), (4, 5), (0, 32), (15, 32), (16, 17), (35, 50), (49, 50), (0, 1), (16, 32), (31, 32)];
         for (bad, count) in places.into_iter().skip(if cfg!(miri) { 8 } else { 0 }) {
@@ -212,7 +213,7 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
 
 #[test]
 fn the_buffers_of_a_run_come_back_whatever_is_among_them_and_however_it_ended() {
-    // Without order, each run is one request.
+    // On a device that completes requests in any order, each run is one request.
     if lacks_need(Need::Order) {
         return;
     }
@@ -245,7 +246,7 @@ fn the_buffers_of_a_run_come_back_whatever_is_among_them_and_however_it_ended() 
             let expected: Vec<_> = (0..10).filter(|at| !others.contains(at)).map(|at| at as u8).collect();
             assert_eq!(buffers.iter().map(|buffer| buffer[0]).collect::<Vec<_>>(), expected, "{round}");
         }
-        // A receive has the length of its message.
+        // The buffer of a receive comes back with the length of its message.
         link.right.post_receive(domain.buffer(16).unwrap()).unwrap();
         link.left.post_send(Inline(b"hello")).unwrap();
         let (buffers, _) = take_all(&mut link.poller, 1);
@@ -356,7 +357,7 @@ fn an_abandoned_batch_reaches_nobody() {
             }));
             assert!(panicked.is_err());
             assert_eq!(link.left.sends_in_flight(), 0);
-            // Only the request that is posted next arrives. It gets the slot that was free.
+            // Only the request that is posted next arrives. It takes the slot that the aborted batch would have used.
             let id = link.left.post_write(message(&domain, &[1; 8]), &word(7)).unwrap();
             assert_eq!(success_of(&mut link.poller, id).into_buffer().unwrap()[..], [1; 8]);
             assert!(link.poller.poll().unwrap().is_none());
@@ -394,7 +395,7 @@ fn a_full_queue_gives_the_request_back_and_a_batch_goes_on_after_polling() {
                 match batch.post_each(&mut requests) {
                     Ok(posted) => at += posted,
                     Err(PostError::QueueFull(full)) => {
-                        // The device has all posted requests, so their completions will come.
+                        // The device already has all requests that were posted, so their completions will come.
                         let mut full = Some(full);
                         while let Some(request) = full.take() {
                             next(poller);
@@ -434,7 +435,7 @@ fn a_full_queue_gives_the_request_back_and_a_batch_goes_on_after_polling() {
 
 #[test]
 fn requests_without_completions_come_back_by_a_drain() {
-    // Without order, each request has a completion.
+    // On a device that completes requests in any order, each request has a completion of its own.
     if lacks_need(Need::Order) {
         return;
     }

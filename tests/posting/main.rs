@@ -33,8 +33,8 @@ fn link_with<B: Brand>(domain: &ProtectionDomain<B>, limits: Limits) -> Option<L
             assert_eq!(posting, Posting::WorkRequestApi);
             assert!(error.to_string().contains("Posting::List"), "{error}");
             assert_eq!(queue.room(), room, "the lease came back");
-            // Soft-RoCE has `ibv_wr_*`, but many of its versions handle a request of several buffers wrongly. So the
-            // library refuses `ibv_wr_*` there for pairs with such requests.
+            // Soft-RoCE has `ibv_wr_*`, but many of its versions handle a request of several buffers wrongly. So on
+            // soft-RoCE the library refuses `ibv_wr_*` for pairs with such requests, and only for these.
             assert!(elements > 1 || !domain.context().name().starts_with("rxe"), "rxe has it: {error}");
             return None;
         }

@@ -12,7 +12,7 @@ use support::{Need, context, lacks_need, message, next, on_hardware};
 fn the_work_request_api_is_there_or_is_refused() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
-    // If soft-RoCE lacked this way, `link` would panic.
+    // A device that is not soft may lack this way of posting. If soft-RoCE lacked it, `link` would panic.
     assert!(link(&domain, 4, Posting::WorkRequestApi).is_some() || on_hardware() || domain.context().is_iwarp());
     assert_eq!(link(&domain, 4, Posting::List).unwrap().left.limits().posting, Posting::default());
 }

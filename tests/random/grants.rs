@@ -217,7 +217,7 @@ impl<B: Brand> World<B> {
                 reached = Some(count + 1);
             }
         }
-        // An automatic device may write while this side reads word by word, until the memory is taken back.
+        // Until the memory is taken back, an automatic device may write while this side reads word by word.
         let (under_way, content) = (!ended && self.device.stepped.is_none(), &self.content);
         let is_possible = |(word, found): (usize, &u64)| {
             let covers = |write: &Written| (write.at..write.at + write.words).contains(&word) && write.value == *found;
@@ -375,8 +375,8 @@ impl<B: Brand> World<B> {
 
     /// Ends a window whose bind or revocation was flushed because the connection failed, and returns its memory.
     fn unsettled(&mut self, result: Result<Work<B>, Failure<B>>) -> Lapsed<B> {
-        // A write of the peer to a window that has just ended breaks the pair, perhaps before this side has seen that
-        // it ended.
+        // A write of the peer to a window that has just ended breaks the pair, perhaps before this side has seen the
+        // end of the window.
         let too_late = |write: &Written| write.done == Some(false) || self.is_revoking(write.at);
         let failing = self.failing || self.writes.iter().any(too_late);
         self.failing = true;
@@ -481,7 +481,7 @@ impl<B: Brand> World<B> {
         // granted.
         let mut last = false;
         let target = match (self.live.get(random.below(self.live.len())), random.below(3)) {
-            // The target begins before the grant or ends after it, and may overlap it.
+            // The target is the grant moved up or down. It may overlap the grant.
             (Some(Live { words, record, .. }), 0) => {
                 let by = 8 * (1 + random.below(*words + 1)) as i64;
                 last = random.one_in(2);
@@ -550,7 +550,7 @@ impl<B: Brand> World<B> {
                 }
             }
         };
-        // A failed device does not end windows of a pair that still exists.
+        // A failed device does not end windows together with their pair, so all of them are ended first.
         end_windows(self, random, self.device.fatal.get());
         let (peer, own) = (std::mem::take(&mut self.peer), std::mem::take(&mut self.own));
         if random.one_in(2) {
@@ -651,7 +651,7 @@ impl<B: Brand> Stage<B> for World<B> {
             match result {
                 Ok(_) => {
                     assert_ne!(done, Some(false), "a write succeeds after the memory was taken back without it");
-                    // If the write was seen in memory before, later writes may have overwritten it.
+                    // If the write was seen in memory before its completion, later writes may have overwritten it.
                     if done.is_none() {
                         self.content[at..at + words].fill(value);
                     }
@@ -666,7 +666,7 @@ impl<B: Brand> Stage<B> for World<B> {
                     };
                     assert!(may, "a write at {at}, done: {done:?}, ends with {}", failure.status);
                     self.failing = true;
-                    // A write that failed may have been executed all the same.
+                    // A write that failed may still have been executed.
                     if done.is_none() {
                         let holds = |live: &&mut Live<B>| (live.first..live.first + live.words).contains(&at);
                         let Some(live) = self.live.iter_mut().find(holds) else {
@@ -692,7 +692,7 @@ impl<B: Brand> Stage<B> for World<B> {
 
 #[test]
 fn a_peer_reaches_what_it_is_granted_and_nothing_else() {
-    // The model knows of each refusal by its status.
+    // The model learns of each refusal from the status of the completion.
     if lacks_need(Need::Acknowledgements) {
         return;
     }

@@ -440,7 +440,7 @@ impl World {
                 });
                 match pair.resume() {
                     Ok(pair) => pair.into(),
-                    // The pair has gone to Error on the device, which the type does not show.
+                    // The device has moved the pair to Error, which the type does not show.
                     Err(error) => {
                         assert!(may_fail, "{error}");
                         error.queue_pair.into()
@@ -540,7 +540,7 @@ impl Stage<Test> for World {
 
 #[test]
 fn random_calls_end_as_the_model_says() {
-    // Each pair that ends is reset and connected again.
+    // This test resets each pair that ends, and connects it again.
     if lacks_need(Need::Reset) {
         return;
     }

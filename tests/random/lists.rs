@@ -374,7 +374,7 @@ impl World {
             self.links[link].log.push((number, None, len));
             self.note(id, link, What::Message, vec![address]);
         }
-        // Removes the injected refusal, if it has not happened.
+        // Remove the injected refusal, if it has not happened.
         self.device.heal();
     }
 

@@ -132,8 +132,8 @@ fn for_programs<C: Copy + Debug + 'static>(
         Err(_) => 0..effort.programs[on],
     };
     let strategy = programs(calls, places, effort.most_steps[on]);
-    // Another device completes requests at any time, so a reduced program may fail for another reason. It is not
-    // reduced there.
+    // Hardware completes requests at any time, so a reduced program may fail for another reason. So programs are not
+    // reduced on hardware.
     let time = if support::on_hardware() { Duration::ZERO } else { SEARCH };
     for seed in seeds {
         // Every second program polls extended queues. An iWARP device has none.
@@ -346,7 +346,7 @@ trait Stage<B: Brand> {
     where
         for<'p> &'p Port: Into<T::InitAttributes>,
     {
-        // A pair on a shared receive queue may have taken shared receives; the library has to assume so.
+        // A pair on a shared receive queue may have taken shared receives, and the library must assume that it has.
         let in_flight = !over(self) || reset.limits().receives == 0;
         let port = self.port().clone();
         match reset.into_init(&port) {

@@ -237,7 +237,7 @@ impl World {
                 if let Some((address, _, held)) = self.let_go(at, &mut random) {
                     match held {
                         Held::Parts(mut parts) if random.one_in(2) => {
-                            // Joined again, it is what it was.
+                            // Joined again, the parts are the whole buffer.
                             let mut whole = parts.remove(0);
                             while !parts.is_empty() {
                                 whole = whole.join(parts.remove(0)).unwrap();
@@ -343,7 +343,8 @@ impl World {
             let away = class.away.values().sum::<usize>();
             let served = class.waiters.iter().filter(|waiter| waiter.served).count();
             assert_eq!(away + served + class.home, class.all);
-            // If somebody waits, no buffer was at home, and the pool may have grown.
+            // If a waiter is not served, no buffer of the class was at home, so none was trimmed. The class may instead
+            // have grown into the room that was trimmed from others, so `less` could be negative.
             if class.waiters.len() > served {
                 continue;
             }
@@ -358,7 +359,7 @@ impl World {
         }
         assert_eq!(gone, trimmed);
         self.registered -= trimmed;
-        // Those who wait get the room that was trimmed.
+        // Classes with waiters grow into the room that was trimmed.
         for at in 0..self.classes.len() {
             while self.classes[at].waiters.iter().any(|waiter| !waiter.served) && self.grow(at) {}
         }
@@ -385,7 +386,7 @@ fn buffers_of_a_pool_have_one_owner_and_are_never_lost() {
             world.step(step);
             world.compare();
         }
-        // The pool may go first, or what was taken from it.
+        // Either the pool is dropped first, or the buffers that were taken from it.
         world.device.heal();
         if program.random_after().one_in(2) {
             drop(world.pool);

@@ -331,7 +331,7 @@ impl World {
                 let deviation = support::deviates("C096");
                 let expected = if deviation { Status::LocalQueuePairOperation } else { Status::LocalLength };
                 assert_eq!(failure.status, expected, "{failure}");
-                // The number of the pair is the only thing that tells which life it was.
+                // A failure names only the pair, so find the life of that pair in which a message was too long.
                 let of = |life: &&mut Life| {
                     life.server == failure.queue_pair && !life.gone && life.hit && !life.failed_receive
                 };
@@ -398,7 +398,7 @@ impl World {
                 let pair = std::mem::take(&mut self.links[link].server);
                 let pair = self.renew(random, pair, over, |world, _| flush(world), |world| world.server(link));
                 self.links[link].server = pair.into();
-                // Once the queue is empty, it holds no message to this pair.
+                // After the completion queue has been empty, it contains no message to this pair any more.
                 self.until("an empty queue", |_| true);
                 self.lives[life].gone = true;
             }
@@ -430,7 +430,7 @@ impl World {
         for link in 0..LINKS {
             let life = self.links[link].life;
             self.lives[life].closing = [true; 2];
-            // The completion queues are not polled first, so messages may be in them.
+            // The completion queues are not polled before the pairs are dropped, so messages may be in them.
             drop((std::mem::take(&mut self.links[link].server), std::mem::take(&mut self.links[link].client)));
         }
         let back = self.shared.take().unwrap().destroy().unwrap();
@@ -482,7 +482,7 @@ impl World {
         if limit > most {
             return;
         }
-        // On a stepped device events come at once, so the event of an earlier limit has been taken.
+        // On a stepped device, an event comes immediately. So the event of an earlier limit has already been taken.
         if self.device.stepped.is_some() {
             self.armed.clear();
         }
@@ -597,7 +597,7 @@ impl Stage<Test> for World {
 
 #[test]
 fn each_shared_receive_comes_back_once_with_its_message() {
-    // Messages wait for a shared receive, and pairs are reset.
+    // In this test messages wait for a shared receive, and pairs are reset.
     if lacks_need(Need::Waiting) {
         return;
     }

@@ -458,7 +458,7 @@ where
             let over = |world: &Self| world.lives[life].over();
             let flush = |world: &mut Self| world.until("the flush", |world| world.lives[life].over());
             let pair = self.renew(random, pair, over, |world, _| flush(world), |world| K::pair(world));
-            // Once the queue is empty, it holds no message to this pair.
+            // After the completion queue has been empty, it contains no message to this pair any more.
             self.until("an empty queue", |_| true);
             self.lives[life].gone = true;
             pair
@@ -516,7 +516,7 @@ where
             self.post(random, target, What::Receive);
             let model = &self.lives[lives[1]];
             let receives = if K::SHARES { self.shared_in_flight() as u64 } else { model.posted[1] - model.out[1] };
-            // The device may have refused the receive.
+            // There is no receive if the device has refused the post.
             if receives == 0 {
                 continue;
             }
@@ -529,8 +529,8 @@ where
                 let model = &world.lives[lives[1]];
                 let arrived = model.last.get(&lives[0]).copied() > before;
                 let receives = if K::SHARES { world.shared_in_flight() as u64 } else { model.posted[1] - model.out[1] };
-                // On another device a send completes when it has left the device. An earlier message may still have
-                // been under way, and taken the receive.
+                // On a device that is not stepped, a send completes when it has left the device. So an earlier message
+                // may still have been under way, and may have taken the receive.
                 if !arrived && receives == 0 && world.device.stepped.is_none() {
                     world.post(random, target, What::Receive);
                     world.post_to(random, end, target, What::Message);

@@ -92,7 +92,8 @@ impl Stock {
             AnyQueuePair::Errored(pair) => {
                 assert_eq!(pair.query_state().unwrap(), DeviceState::Error, "the pair that came back");
             }
-            // While TCP connects, a thread has the pair. The thread destroys it then, and its buffers come back.
+            // On iWARP, a thread has the pair while TCP connects. If the step ends before TCP does, the thread destroys
+            // the pair, and only the buffers come back.
             AnyQueuePair::Vacant if self.domain.context().is_iwarp() => {}
             other => panic!("a pair comes back in Init or Error, and not as {other:?}"),
         }

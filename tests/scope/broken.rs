@@ -118,7 +118,7 @@ fn a_peer_that_is_silent_costs_the_time_of_the_scope_and_the_connection() {
     let bytes = [1_u8; 8];
     let ended = wire.exclusive.scope(SHORT, |scope| drop(scope.post_send(scope.lend(&bytes).unwrap()).unwrap()));
     assert_eq!(broken(ended), ("Errored", 1, None));
-    // A pair with fewer retries reports that it gave up.
+    // A pair without retries fails before the time of the scope is over.
     let attributes = ConnectAttributes { retry_count: RetryCount::new(0).unwrap(), ..ConnectAttributes::default() };
     let mut wire = Wire::with(wire.domain, &attributes);
     let ended = wire.exclusive.scope(PATIENCE, |scope| {

@@ -13,7 +13,7 @@ use support::{Need, PATIENCE, context, lacks_need, on_hardware};
 
 #[test]
 fn borrowed_messages_go_both_ways() {
-    // The peer sends before this side has posted a receive.
+    // In this test, the peer sends before this side has posted a receive.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -51,7 +51,7 @@ fn the_end_of_a_scope_waits_for_what_nobody_waited_for() {
 
 #[test]
 fn memory_comes_back_to_the_closure_and_goes_out_again() {
-    // The peer sends before this side has posted a receive.
+    // In this test, the peer sends before this side has posted a receive.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -151,7 +151,7 @@ fn memory_of_the_program_itself_is_lent_to_be_read() {
 
 #[test]
 fn parts_of_one_lend_are_in_flight_apart() {
-    // The peer sends before this side has posted a receive.
+    // In this test, the peer sends before this side has posted a receive.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -206,7 +206,7 @@ fn whatever_a_handle_refuses_leaves_the_closure() {
 
 #[test]
 fn owned_buffers_in_flight_across_scopes_come_out_between_them() {
-    // The peer sends two messages, and this side has posted one receive.
+    // In this test, the peer sends two messages, but this side has posted only one receive.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -232,7 +232,7 @@ fn owned_buffers_in_flight_across_scopes_come_out_between_them() {
 
 #[test]
 fn scopes_of_two_pairs_nest() {
-    // The peer sends before this side has posted a receive.
+    // In this test, the peer sends before this side has posted a receive.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -245,7 +245,7 @@ fn scopes_of_two_pairs_nest() {
     wire.exclusive
         .scope(PATIENCE, |outer| {
             let received = outer.wait(outer.post_receive(outer.lend_mut(&mut buffer)?)?)?.memory;
-            // The received bytes are lent again while they are still registered here.
+            // The received bytes are lent to the inner scope while they are still registered by the outer one.
             let sent = other.exclusive.scope(PATIENCE, |inner| {
                 inner.wait(inner.post_send(inner.lend(&received[..])?)?)?;
                 Ok::<_, InScopeError>(())
@@ -289,7 +289,7 @@ fn scopes_are_passed_on<'scope, B: Brand>(
 #[cfg_attr(miri, ignore = "too much memory")]
 fn memory_longer_than_a_message_is_sent_in_slices() {
     if on_hardware() {
-        return; // its machine has little memory, and this is about the soft device
+        return; // this test is of the soft device, and a machine with hardware may lack the memory
     }
     let (_fabric, mut wire) = wire!(Fabric::new());
     wire.peer_posts_receive(8);

@@ -80,8 +80,9 @@ impl World {
         let verbs = [Verb::RdmaGetCmEvent, Verb::RdmaResolveRoute];
         let fails = self.fail_one(random, &verbs);
         let at = self.moment(fails);
-        // If another poll has already taken the event of the address from the channel, this poll finds that event, and
-        // does not fail.
+        // Another poll may already have moved this identifier's address event into its box. A poll returns such an
+        // event first, and hides a failure of `rdma_get_cm_event`. So the failure must end this poll only if no such
+        // event can be there.
         let is_bare = has_address || matches!(goal, Goal::Nowhere(_));
         let must = fails == Some(Verb::RdmaGetCmEvent) && is_bare;
         let is_late = at.now.saturating_sub(since) >= TIMEOUT;
@@ -257,7 +258,7 @@ impl World {
         if attempt.client == Client::Vanished {
             return;
         }
-        // An event that nobody took may have ended the client already.
+        // An event that was not taken may already have ended the client.
         let is_known_alive = now < attempt.at + Duration::from_secs(70)
             && matches!(attempt.server, Server::Unasked | Server::Asked | Server::Accepted | Server::Connected);
         let is_nobody = attempt.may_find_nobody;

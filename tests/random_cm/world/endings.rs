@@ -76,7 +76,7 @@ impl World {
             return;
         }
         let is_alive = attempt.yes.as_ref().is_some_and(|yes| now < yes.at + Duration::from_secs(70));
-        // The client may have connected or ended, and the server does not know that.
+        // The client may have connected or ended without the server's knowledge.
         let is_alone = attempt.client == Client::Asking && !attempt.is_told;
         attempt.server = if is_alive && is_alone && !self.is_removed { Server::Gone } else { Server::Unsure };
         self.is_settled = false;
@@ -152,7 +152,7 @@ impl World {
                 let (_, after) = left.split_once(&format!("{name}: ")).expect(name);
                 after.split_once(',').expect(name).0.parse::<usize>().unwrap()
             };
-            // A listener that was forgotten keeps the requests that nobody took.
+            // A forgotten listener keeps the requests that were not taken.
             let identifiers = count("cm_identifiers");
             let most = if forgotten[0] == 0 { 0 } else { forgotten[0] + attempts.len() };
             assert!((forgotten[0]..=most).contains(&identifiers), "{forgotten:?} were forgotten, and {left} is left");

@@ -412,7 +412,7 @@ impl World {
         let time = match random.below(4) {
             0 => TIMEOUT,
             1 => REST,
-            // After this time, rdma_cm sends a message again that was not answered.
+            // After this time, rdma_cm sends an unanswered message again.
             2 => Duration::from_secs(5),
             _ => Duration::from_secs(80),
         };
@@ -422,7 +422,7 @@ impl World {
     /// Moves the clock of a stepped device.
     fn pass(&mut self, time: Duration) {
         let Some(fabric) = &self.fabric else { return };
-        // The clock stops at each timer, so that nothing is late.
+        // Move the clock from timer to timer, so that each timer runs at its own time.
         let mut left = time;
         while let Some(next) = fabric.next_timer().filter(|next| *next <= left) {
             fabric.advance(next);

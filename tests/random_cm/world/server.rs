@@ -117,7 +117,7 @@ impl World {
             }
         };
         assert!(is_right, "the reject of\n{attempt:#?}\nends with {result:?} at\n{at:#?}");
-        // If the reject failed, the drop of the request rejects it without data.
+        // If the reject failed, the drop of the request has rejected it without data.
         attempt.server = Server::Refused(if result.is_ok() { bytes } else { Vec::new() });
         self.is_settled = false;
     }

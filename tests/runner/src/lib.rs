@@ -61,8 +61,9 @@ pub fn miri(part: Part) -> Vec<MiriRun> {
     let mut runs =
         vec![run(Leaks::Refused, false, with(Leaks::Refused)), run(Leaks::Allowed, false, with(Leaks::Allowed))];
     if part == Part::One {
-        // No unit test leaks on purpose. The tests of the modules that are skipped take Miri too long: two that forbid
-        // unsafe code, and the soft device, which all programs in `tests` use. They run under asan.
+        // No unit test leaks on purpose. Miri takes too long for the tests of three modules, which run under asan
+        // instead. Two of these modules forbid unsafe code. The third is the soft device, which all programs in `tests`
+        // use.
         let unit_tests = ["--lib", "--", "--skip", "cm::", "--skip", "aio::", "--skip", "provider::soft::tests::"];
         runs.insert(0, run(Leaks::Refused, false, unit_tests.map(str::to_owned).to_vec()));
     }

@@ -71,7 +71,8 @@ pub const PROGRAMS: &[Program] = &[
     ] }] },
     Program { name: "aio_connections", facts: &[Rxe, Siw(&[])] },
     Program { name: "aio_kills", facts: &[StartsPrograms, Rxe, Siw(&[])] },
-    // All of `aio_lending` takes Miri four minutes. These touch memory while it is lent, ended or forgotten.
+    // All of `aio_lending` takes Miri four minutes. These tests use memory that is lent, has been lent or was
+    // forgotten.
     Program { name: "aio_lending", facts: &[Rxe, Siw(&[]), Miri { part: Two, leaks: Allowed, only: &[
         "lent_memory_comes_back_with_what_the_peer_wrote",
         "a_grant_that_its_owner_ends_is_over_for_the_holder",
@@ -88,9 +89,10 @@ pub const PROGRAMS: &[Program] = &[
         "a_longer_batch", "a_batch_within", "that_is_forgotten", "a_vector_of_nothings", "a_destroyed_pair",
     ] }] },
     Program { name: "bindings", facts: &[NoDevice] },
-    // What `checked` tests is code without `unsafe`.
+    // Miri does not run `checked`, which tests code without `unsafe`.
     Program { name: "checked", facts: &[Rxe, Siw(&[]), Arm] },
-    // Miri has no epoll instance as `Channel::readiness` needs it, and is too slow for some other tests of `cm`.
+    // Miri does not support the epoll instance that `Channel::readiness` needs, and is too slow for some other tests of
+    // `cm`.
     Program { name: "cm", facts: &[Rxe, Siw(&[]), Miri { part: One, leaks: Allowed, only: &[
         "a_client_that_ends", "outlives_its_listener", "identifiers_keep", "a_request_that_is_dropped",
         "flushes_the_receives",

@@ -71,7 +71,7 @@ fn scripts(executables: &[Executable]) -> Result<Vec<String>, String> {
 pub fn suite(messages: &str, tests: &[&str], is_whole: bool) -> Result<Vec<String>, String> {
     let executables = executables(messages)?;
     let path = |kind, name| path(&executables, kind, name);
-    // The unit tests that need a real device are ignored elsewhere.
+    // These unit tests need a real device, so they are ignored in other runs.
     let mut list = vec![format!("{} rdma_core --ignored --test-threads=1", path("lib", "interlock")?)];
     for name in tests {
         list.push(format!("{} --test-threads=1", path("test", name)?));
@@ -94,7 +94,7 @@ pub fn siw_suite(messages: &str) -> Result<Vec<String>, String> {
     let executables = executables(messages)?;
     let mut list = scripts(&executables)?;
     list.push(format!("{} -v", path(&executables, "example", "devices")?));
-    // Of the unit tests that need a real device, this one is about connecting by address.
+    // Of the unit tests that need a real device, only this one connects by address.
     let lib = path(&executables, "lib", "interlock")?;
     list.push(format!("{lib} a_hostile_peer_over_rdma_core --ignored --test-threads=1"));
     for program in PROGRAMS {

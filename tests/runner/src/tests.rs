@@ -129,7 +129,7 @@ fn the_tests_for_soft_iwarp_exist() {
     for program in PROGRAMS {
         let arguments = program.on_siw().unwrap_or_default();
         for name in arguments.iter().filter(|name| !name.starts_with("--")) {
-            // A program is a file, or a folder with a file for each module.
+            // A test program is a file, or a folder with a file for each module.
             let (module, test) = name.split_once("::").unwrap_or(("main", name));
             let program = format!("{}/../{}", env!("CARGO_MANIFEST_DIR"), program.name);
             let files = [format!("{program}.rs"), format!("{program}/{module}.rs")];

@@ -49,7 +49,7 @@ impl Drop for Counted {
 }
 
 // SAFETY: the memory is a boxed slice, whose address does not change until `from_parts` rebuilds the box. Nothing else
-// refers to it, and `u64` has no invalid bytes.
+// refers to the memory, and any bytes are a valid `u64`.
 unsafe impl ForeignMemory for Counted {
     type Parts = (usize, Arc<AtomicUsize>);
 

@@ -85,7 +85,8 @@ pub fn run_extended(module: &str, test: &str) {
     if lacks_need(Need::ExtendedQueues) {
         return;
     }
-    // The test harness names a test without the program's name. The test stands in the module around `module`.
+    // The test harness leaves the name of the program out of the name of a test. The test is in the module around
+    // `module`.
     let path = module.split_once("::").map_or("", |(_program, path)| path);
     let outer = path.strip_suffix("extended").expect("the module that `also_extended!` makes");
     let name = format!("{outer}{test}");

@@ -75,7 +75,7 @@ where
     let call = Union::new_weighted(calls.iter().map(|&(weight, call)| (weight, Just(call))).collect());
     let step = (call, 0..places, 0..=u16::MAX).prop_map(|(call, place, chance)| Step { call, place, chance });
     let chunk = most.min(LONGEST_CHUNK);
-    // A chunk is half full on average.
+    // A chunk is half full on average. So the longest list of chunks has about `most` steps.
     let chunks = vec(vec(step, 0..=chunk), 0..=2 * most / chunk);
     (chunks, 0..=u16::MAX).prop_map(|(chunks, end)| Program { chunks, end })
 }
