@@ -13,8 +13,10 @@ use interlock::{Brand, Buffer, ProtectionDomain, RemoteRead, RemoteReadWrite, Re
 use std::future::{pending, poll_fn};
 use std::mem;
 use std::num::NonZeroU64;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::task::Poll;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use support::{Link, PATIENCE, context};
 
@@ -520,10 +522,72 @@ fn memory_that_is_not_deregistered_stays_lent_and_counts() {
     assert_eq!(error.source.errno(), 16);
     let lent = error.region;
     assert_eq!((lent.load(0).unwrap(), right.charged()), (0, (64, 1)));
-    fabric.inject(busy);
+    fabric.inject(Fault::VerbFails { verb: Verb::DeregMr, after: 0, count: 3, errno: 16 });
     drop(lent);
     assert_eq!(right.charged(), (64, 1), "the peer still reaches it");
     drop(granted);
+}
+
+/// The device refuses to deregister memory, and then does it when it is asked again. The memory counts no more.
+#[test]
+fn memory_that_is_deregistered_at_the_second_try_does_not_count() {
+    let (fabric, domain) = support::own_device!();
+    let mut peers = Peers::new(domain, &options());
+    let (left, right, lease) =
+        (peers.left.lending.clone(), peers.right.lending.clone(), peers.lease::<RemoteWrite>(LONG));
+    let asks = async { left.request::<RemoteWrite>(bytes(64), LONG).await.unwrap() };
+    let serves = async { right.asked().await.unwrap().answer(lease).unwrap() };
+    let (granted, lent) = peers.run(both(asks, serves));
+    fabric.inject(Fault::VerbFails { verb: Verb::DeregMr, after: 0, count: 1, errno: 16 });
+    drop(lent);
+    assert_eq!(right.charged(), (0, 0));
+    drop(granted);
+}
+
+/// A waker that panics.
+struct Panicking;
+
+impl Wake for Panicking {
+    fn wake(self: Arc<Self>) {
+        panic!("this waker always panics");
+    }
+}
+
+/// A task waits with a waker that panics while another one answers, asks, or returns a grant. The panic reaches that
+/// one, and nothing stays behind: no grant of memory that is gone, and no request that nobody waits for.
+#[test]
+fn a_waker_that_panics_leaves_no_grant_and_no_request_behind() {
+    let (_fabric, domain) = support::own_device!();
+    let mut peers = Peers::new(domain, &options());
+    let (left, right) = (peers.left.lending.clone(), peers.right.lending.clone());
+    let panicking = Waker::from(Arc::new(Panicking));
+    let waits = |lending: &Lending<_>| {
+        let lending = lending.clone();
+        let mut wait = Box::pin(async move { drop(lending.granted().await) });
+        assert!(wait.as_mut().poll(&mut Context::from_waker(&panicking)).is_pending());
+        wait
+    };
+    let mut request = Box::pin(left.request::<RemoteWrite>(bytes(64), LONG));
+    assert!(request.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let asked = peers.run(async { right.asked().await.unwrap() });
+    let lease = peers.lease::<RemoteWrite>(LONG);
+    let wait = waits(&right);
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(asked.answer(lease)))).is_err());
+    drop(wait);
+    assert_eq!(right.charged(), (0, 0));
+    let refused = peers.run(request).unwrap_err();
+    assert_eq!(refused, AskError::Refused(Refusal::Declined));
+
+    let wait = waits(&left);
+    let mut request = Box::pin(left.request::<RemoteWrite>(bytes(64), LONG));
+    let polled =
+        catch_unwind(AssertUnwindSafe(|| request.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()));
+    assert!(polled.is_err());
+    drop((request, wait));
+    let lease = peers.lease::<RemoteWrite>(LONG);
+    let lent = peers.run(async { right.asked().await.unwrap().answer(lease).unwrap() });
+    assert_eq!(peers.run(async { lent.ended().await.unwrap() }).1, Over::Returned);
+    peers.until(|| left.held() == 0);
 }
 
 #[test]

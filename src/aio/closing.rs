@@ -70,10 +70,18 @@ struct Ending<B: Brand, T: Transport> {
     first_failure: Option<Status>,
     next_kick: Timer<B>,
     kicks: u32,
+    /// How the wait for the requests has ended, once it has.
+    drained: Option<Drained>,
     /// The empty request that brings unsignalled sends back.
     marker: Option<WorkId>,
     /// The last field, so that the identifier of rdma_cm is dropped after the pair.
     _bond: Bond,
+}
+
+/// How the wait for the requests of a pair has ended. The pair was then destroyed, or leaked.
+struct Drained {
+    has_drained: bool,
+    not_destroyed: Option<VerbError>,
 }
 
 /// What is left of a pair that was closed.
@@ -167,8 +175,8 @@ impl<B: Brand, T: Transport> Closing<B, T> {
         // If this kick fails, the next one fails too and ends the wait.
         let _ = pair.kick(0);
         let next_kick = Timer::after(sends.poller(), BETWEEN_KICKS);
-        let (pair, kicks, marker) = (Some(pair), 0, None);
-        let ending = Ending { pair, sends, receives, first_failure, next_kick, kicks, marker, _bond: bond };
+        let (pair, kicks, drained, marker) = (Some(pair), 0, None, None);
+        let ending = Ending { pair, sends, receives, first_failure, next_kick, kicks, drained, marker, _bond: bond };
         Ok(Self { ending: Some(ending), deadline: None })
     }
 
@@ -186,7 +194,9 @@ impl<B: Brand, T: Transport> Closing<B, T> {
 
     /// Destroys the pair at once, without waiting for its requests.
     pub fn now(mut self) -> Closed<B> {
-        self.ending.take().map_or_else(nothing, |ending| ending.finish(false))
+        let Some(mut ending) = self.ending.take() else { return nothing() };
+        ending.destroy(false);
+        ending.into_closed()
     }
 }
 
@@ -196,17 +206,21 @@ impl<B: Brand, T: Transport> Future for Closing<B, T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Closed<B>> {
         let this = &mut *self;
         let Some(ending) = &mut this.ending else { return Poll::Ready(nothing()) };
-        let has_drained = match ending.poll_drained(context) {
-            Poll::Ready(has_drained) => has_drained,
-            Poll::Pending => match &mut this.deadline {
-                Some(deadline) => {
-                    ready!(deadline.poll(context));
-                    false
-                }
-                None => return Poll::Pending,
-            },
-        };
-        Poll::Ready(this.ending.take().map_or_else(nothing, |ending| ending.finish(has_drained)))
+        // If a waker panics in `destroy`, the next poll goes on here.
+        if ending.drained.is_none() {
+            let has_drained = match ending.poll_drained(context) {
+                Poll::Ready(has_drained) => has_drained,
+                Poll::Pending => match &mut this.deadline {
+                    Some(deadline) => {
+                        ready!(deadline.poll(context));
+                        false
+                    }
+                    None => return Poll::Pending,
+                },
+            };
+            ending.destroy(has_drained);
+        }
+        Poll::Ready(this.ending.take().map_or_else(nothing, Ending::into_closed))
     }
 }
 
@@ -255,22 +269,25 @@ impl<B: Brand, T: Transport> Ending<B, T> {
         receives.map(|result| result.is_ok())
     }
 
-    /// Destroys the pair, and takes the completions that nobody else will take.
-    fn finish(mut self, has_drained: bool) -> Closed<B> {
-        let mut first_failure = self.first_failure;
-        let mut not_destroyed = None;
+    /// Destroys the pair, and settles the completions of its requests. This runs wakers.
+    fn destroy(&mut self, has_drained: bool) {
+        let drained = self.drained.insert(Drained { has_drained, not_destroyed: None });
         let mut left = 0;
         if let Some(pair) = self.pair.take() {
             let (sends, receives) = pair.in_flight();
             left = sends.saturating_add(receives);
-            first_failure = first_failure.or(pair.first_failure());
+            self.first_failure = self.first_failure.or(pair.first_failure());
             if let Err(DestroyError { source, .. }) = pair.destroy() {
-                not_destroyed = Some(source);
+                drained.not_destroyed = Some(source);
             }
         }
         for lane in [&self.sends, &self.receives] {
             lane.desk().settle_up_to(left);
         }
+    }
+
+    /// Takes the completions that nobody else will take.
+    fn into_closed(self) -> Closed<B> {
         if let Some(marker) = self.marker {
             let slot = self.sends.slot();
             let marker = self.sends.desk().with(|state| state.with_lane(slot, |lane, tally| lane.fetch(marker, tally)));
@@ -278,7 +295,9 @@ impl<B: Brand, T: Transport> Ending<B, T> {
         }
         let strays = self.sends.end().map_or_else(Vec::new, |left| left.strays.into());
         let receives = self.receives.end().map_or_else(Vec::new, |left| left.inbox.into());
-        let closed = Closed { first_failure, receives, strays, has_drained, not_destroyed };
+        let Drained { has_drained, not_destroyed } =
+            self.drained.unwrap_or(Drained { has_drained: false, not_destroyed: None });
+        let closed = Closed { first_failure: self.first_failure, receives, strays, has_drained, not_destroyed };
         trace::closed(closed.receives.len(), closed.strays.len(), has_drained);
         closed
     }

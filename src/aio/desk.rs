@@ -24,7 +24,9 @@ use crate::inflight::{QueueKind, WorkId};
 use crate::memory::Buffer;
 use crate::queue::QueueIds;
 use crate::sync::{Mutex, MutexGuard, lock};
-use std::collections::VecDeque;
+use crate::types::Qpn;
+use arrayvec::ArrayVec;
+use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -46,6 +48,8 @@ pub(super) struct State<B> {
     pub(super) poller: Poller<B>,
     /// The work queues, by the slot in their ids.
     lanes: Vec<Option<Lane<B>>>,
+    /// The slots of the lanes of each pair.
+    pairs: BTreeMap<u32, ArrayVec<usize, 2>>,
     /// How many work queues have had a lane.
     generations: u64,
     /// What each work queue left behind when its lane was given to the next queue in its slot, by generation. The
@@ -107,6 +111,7 @@ impl<B> Desk<B> {
             state: Mutex::new(State {
                 poller,
                 lanes,
+                pairs: BTreeMap::new(),
                 generations: 0,
                 leaving: Vec::new(),
                 shared,
@@ -360,6 +365,8 @@ impl<B> Desk<B> {
                 return None;
             }
             let mut left = lane.end(next, &mut state.tally);
+            let pair = lane.pair;
+            state.leave_pair(pair, slot);
             // This keeps `unclaimed` small: there are at most as many as the completion queue has room for.
             state.unclaimed.append(&mut left.of_next);
             Some(left)
@@ -584,12 +591,21 @@ impl<B> State<B> {
             if before != 0 {
                 left = Some(lane.renew(ids.first, depth, &mut sends, &mut self.tally, after));
             }
+            let pair_before = lane.pair.replace(ids.pair);
             lane.generation = self.generations;
             lane.first = Some(ids.first);
             // The handle of the last queue has not ended yet. It takes what is left when it ends.
             if !has_ended && let Some(left) = left.take() {
                 self.leaving.push((before, left));
             }
+            self.leave_pair(pair_before, slot);
+            // A pair has two work queues. If a number came again before the lanes of the old pair have ended, the new
+            // lanes take the place of the old ones.
+            let slots = self.pairs.entry(ids.pair.value()).or_default();
+            if slots.is_full() {
+                slots.remove(0);
+            }
+            slots.push(slot);
         }
         // An earlier pair in the same slot may have left completions too, so ids before `first` are not taken.
         self.claim(|id| id.key() == key && !id.is_before(ids.first), &mut sends, after);
@@ -634,17 +650,47 @@ impl<B> State<B> {
         }
     }
 
+    /// Notes that the pair has no lane in this slot any more.
+    fn leave_pair(&mut self, pair: Option<Qpn>, slot: usize) {
+        let Some(number) = pair.map(Qpn::value) else { return };
+        if let Some(slots) = self.pairs.get_mut(&number) {
+            slots.retain(|other| *other != slot);
+            if slots.is_empty() {
+                self.pairs.remove(&number);
+            }
+        }
+    }
+
+    /// Wakes all tasks that the end of a pair concerns.
+    pub(super) fn note_broken(&mut self, pair: Qpn, after: &mut After<B>) {
+        for slot in self.pairs.get(&pair.value()).into_iter().flatten() {
+            if let Some(Some(lane)) = self.lanes.get_mut(*slot) {
+                lane.note_broken(&mut self.tally, after);
+            }
+        }
+    }
+
+    /// Counts a failed request. It has broken its pair. That need not be the pair of the lane: a shared receive is
+    /// counted in the lane of the shared receive queue.
+    #[cold]
+    #[inline(never)]
+    fn note_failure(&mut self, completion: &Completion<B>, after: &mut After<B>) {
+        if let Some(lane) = lane_of(&mut self.lanes, &mut self.shared, completion.id()) {
+            lane.counters.failed += 1;
+        }
+        self.note_broken(completion.pair(), after);
+    }
+
     /// Puts a completion in its place.
     #[inline]
     pub(super) fn settle(&mut self, completion: Completion<B>, after: &mut After<B>) {
+        if !completion.is_success() {
+            self.note_failure(&completion, after);
+        }
         let Self { lanes, shared, tally, .. } = self;
         let id = completion.id();
         let kind = id.key().kind();
-        let lane = match id.as_shared() {
-            Some((number, _)) => shared.iter_mut().find(|(other, _)| *other == number).map(|(_, lane)| lane),
-            None => lanes.get_mut(id.key().slot()).and_then(Option::as_mut),
-        };
-        match lane {
+        match lane_of(lanes, shared, id) {
             Some(lane) if lane.is_past(id) => self.keep_unclaimed(completion, after),
             Some(lane) if kind == QueueKind::Send => lane.settle(completion, tally, after),
             Some(lane) => lane.receive(completion, tally, after),
@@ -871,6 +917,19 @@ impl<B> State<B> {
     /// The counters of this lane.
     pub(super) fn counters(&mut self, slot: usize) -> Counters {
         self.lane(slot).map_or_else(Counters::default, |lane| lane.counters)
+    }
+}
+
+/// The lane of a request, if its work queue has one.
+#[inline(always)]
+fn lane_of<'s, B>(
+    lanes: &'s mut [Option<Lane<B>>],
+    shared: &'s mut [(u32, Lane<B>)],
+    id: WorkId,
+) -> Option<&'s mut Lane<B>> {
+    match id.as_shared() {
+        Some((number, _)) => shared.iter_mut().find(|(other, _)| *other == number).map(|(_, lane)| lane),
+        None => lanes.get_mut(id.key().slot())?.as_mut(),
     }
 }
 

@@ -4,6 +4,7 @@ use super::after::After;
 use super::outcome::Counters;
 use crate::completion::Completion;
 use crate::inflight::WorkId;
+use crate::types::Qpn;
 use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::task::Waker;
@@ -22,7 +23,7 @@ pub(super) struct Lane<B> {
     reader: Option<Waker>,
     /// The task that waits for room in the work queue.
     for_room: Option<Waker>,
-    /// The task that waits for a request to fail.
+    /// The task that waits for the pair to break.
     watcher: Option<Waker>,
     /// Completions of requests that the program has abandoned, the oldest first.
     strays: VecDeque<Completion<B>>,
@@ -31,6 +32,8 @@ pub(super) struct Lane<B> {
     pub(super) generation: u64,
     /// The first id of the work queue. Earlier ids belong to queues that had its slot before.
     pub(super) first: Option<WorkId>,
+    /// The pair of the work queue. `None` for a shared receive queue.
+    pub(super) pair: Option<Qpn>,
     /// Set when the sender or the receiver is gone: the id after its last request. From then on nobody takes strays or
     /// receives of the inbox.
     end: Option<WorkId>,
@@ -126,6 +129,7 @@ impl<B> Lane<B> {
             counters: Counters::default(),
             generation: 0,
             first: None,
+            pair: None,
             end: None,
         }
     }
@@ -279,7 +283,6 @@ impl<B> Lane<B> {
     /// Puts the completion of a send in its place.
     #[inline]
     pub(super) fn settle(&mut self, completion: Completion<B>, tally: &mut Tally, after: &mut After<B>) {
-        self.note(&completion, tally, after);
         let index = self.index(completion.id());
         if self.is_unknown(completion.id())
             && let Some(place) = self.places.get_mut(index)
@@ -314,7 +317,6 @@ impl<B> Lane<B> {
     /// Puts the completion of a receive into the inbox.
     #[inline]
     pub(super) fn receive(&mut self, completion: Completion<B>, tally: &mut Tally, after: &mut After<B>) {
-        self.note(&completion, tally, after);
         if self.end.is_some() {
             return after.drop_completion(completion);
         }
@@ -322,22 +324,13 @@ impl<B> Lane<B> {
         wake(&mut self.reader, tally, after);
     }
 
-    /// If the completion failed, counts it and wakes the task that waits for a failure.
-    #[inline(always)]
-    pub(super) fn note(&mut self, completion: &Completion<B>, tally: &mut Tally, after: &mut After<B>) {
-        if !completion.is_success() {
-            self.note_failure(tally, after);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn note_failure(&mut self, tally: &mut Tally, after: &mut After<B>) {
-        self.counters.failed += 1;
+    /// Wakes the tasks that the end of the pair concerns: the one that waits for it, and the one that waits for room.
+    pub(super) fn note_broken(&mut self, tally: &mut Tally, after: &mut After<B>) {
         wake(&mut self.watcher, tally, after);
+        self.end_wait_for_room(tally, after);
     }
 
-    /// Notes that a task waits for a request to fail.
+    /// Notes that a task waits for the pair to break.
     pub(super) fn park_watcher(
         &mut self,
         waker: &Waker,
@@ -390,7 +383,7 @@ impl<B> Lane<B> {
         parked
     }
 
-    /// Wakes the task that waits for room, since a request has left the work queue.
+    /// Wakes the task that waits for room: a request has left the work queue, or the pair is broken.
     fn end_wait_for_room(&mut self, tally: &mut Tally, after: &mut After<B>) {
         tally.kept -= usize::from(self.for_room.is_some());
         wake(&mut self.for_room, tally, after);

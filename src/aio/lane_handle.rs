@@ -59,7 +59,7 @@ impl<B> LaneHandle<B> {
         Counters { posted, completed, ..self.desk().with(|state| state.counters(self.slot)) }
     }
 
-    /// Waits until a request of the lane fails, and returns what `failed` then returns.
+    /// Waits until the pair breaks, and returns what `failed` then returns.
     pub(super) fn poll_failure(
         &self,
         context: &mut Context<'_>,

@@ -55,7 +55,7 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         (half, lane, Rest { fewest, refill })
     }
 
-    /// Waits until a receive of the pair fails.
+    /// Waits until the pair breaks.
     pub(super) fn poll_failure(&mut self, context: &mut Context<'_>) -> Poll<Result<Status, PollError>> {
         let Self { half, lane, .. } = self;
         lane.poll_failure(context, || half.broken_by())

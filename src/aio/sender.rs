@@ -36,6 +36,27 @@ pub struct Sender<B, T = ReliableConnection> {
     lane: LaneHandle<B>,
     /// How much room in the queue posts must leave for other tasks.
     held_back: u32,
+    /// Whether a [`SharedSender`](super::SharedSender) lends this under its lock.
+    is_lent: bool,
+    deferred: Option<Box<Deferred<B>>>,
+}
+
+/// What wakes tasks, and therefore waits until the lock of the [`SharedSender`](super::SharedSender) is released. Its
+/// drop wakes them.
+pub(super) struct Deferred<B> {
+    /// Requests that `post_all` posted before it failed. The drop abandons them.
+    #[allow(dead_code, reason = "is dropped")]
+    posted: Vec<PostedAll<B>>,
+    /// The pair, if the program has aborted it.
+    aborted: Option<(Arc<Desk<B>>, Qpn)>,
+}
+
+impl<B> Drop for Deferred<B> {
+    fn drop(&mut self) {
+        if let Some((desk, pair)) = self.aborted.take() {
+            desk.with_after(|state, after| state.note_broken(pair, after));
+        }
+    }
 }
 static_assertions::assert_impl_all!(Sender<()>: Send);
 static_assertions::assert_not_impl_any!(Sender<()>: Clone);
@@ -43,11 +64,11 @@ static_assertions::assert_not_impl_any!(Sender<()>: Clone);
 impl<B: Brand, T: Transport> Sender<B, T> {
     pub(super) fn new(half: SendHalf<B, T>, poller: SharedPoller<B>, depth: u32) -> Self {
         let lane = LaneHandle::new(poller, || half.ids(), depth);
-        Self { half, lane, held_back: 0 }
+        Self::of_half(half, lane)
     }
 
     pub(super) fn of_half(half: SendHalf<B, T>, lane: LaneHandle<B>) -> Self {
-        Self { half, lane, held_back: 0 }
+        Self { half, lane, held_back: 0, is_lent: false, deferred: None }
     }
 
     pub(super) fn into_half(self) -> (SendHalf<B, T>, LaneHandle<B>) {
@@ -63,7 +84,7 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         self.half.next_id()
     }
 
-    /// Waits until a send of the pair fails.
+    /// Waits until the pair breaks.
     pub(super) fn poll_failure(&mut self, context: &mut Context<'_>) -> Poll<Result<Status, PollError>> {
         let Self { half, lane, .. } = self;
         lane.poll_failure(context, || half.broken_by())
@@ -82,7 +103,22 @@ impl<B: Brand, T: Transport> Sender<B, T> {
     ///
     /// The device refused.
     pub fn abort(&mut self) -> Result<(), VerbError> {
-        self.half.end_traffic()
+        self.half.end_traffic()?;
+        // If no request is in flight, none fails. So the tasks that wait for the end of the pair are woken here.
+        let pair = (Arc::clone(self.lane.desk()), self.number());
+        self.defer(|deferred| deferred.aborted = Some(pair));
+        Ok(())
+    }
+
+    /// Does what `put` puts into [`Deferred`]: now, or when the lock of the [`SharedSender`](super::SharedSender) is
+    /// released.
+    fn defer(&mut self, put: impl FnOnce(&mut Deferred<B>)) {
+        let new = || Box::new(Deferred { posted: Vec::new(), aborted: None });
+        if self.is_lent {
+            put(self.deferred.get_or_insert_with(new));
+        } else {
+            put(&mut new());
+        }
     }
 
     /// The desk, and the slot of the lane in it.
@@ -90,17 +126,26 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         (Arc::clone(self.lane.desk()), self.lane.slot())
     }
 
-    /// Lends the sender to `f`. The posts of `f` leave room for `others` requests.
-    pub(super) fn holding_back<R>(&mut self, others: u32, f: impl FnOnce(&mut Self) -> R) -> R {
-        /// Resets `held_back`, also if `f` panics.
-        struct Release<'s, B, T>(&'s mut Sender<B, T>);
+    /// Lends the sender to `f`. The posts of `f` leave room for `others` requests. The caller drops what is then in
+    /// `deferred` when it has released its lock.
+    pub(super) fn lend<R>(
+        &mut self,
+        others: u32,
+        deferred: &mut Option<Box<Deferred<B>>>,
+        f: impl FnOnce(&mut Self) -> R,
+    ) -> R {
+        /// Ends the loan, also if `f` panics.
+        struct Release<'s, B, T>(&'s mut Sender<B, T>, &'s mut Option<Box<Deferred<B>>>);
         impl<B, T> Drop for Release<'_, B, T> {
             fn drop(&mut self) {
-                self.0.held_back = 0;
+                (self.0.held_back, self.0.is_lent) = (0, false);
+                if self.0.deferred.is_some() {
+                    *self.1 = self.0.deferred.take();
+                }
             }
         }
-        self.held_back = others;
-        f(Release(self).0)
+        (self.held_back, self.is_lent) = (others, true);
+        f(Release(self, deferred).0)
     }
 
     /// Whether all room that is left is kept for other tasks. False if the pair is broken, so that the post itself says
@@ -343,17 +388,14 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         // Allocates only if room is kept for other tasks and there are more items than fit.
         let most = self.half.room().saturating_sub(self.held_back) as usize;
         let leaves_some = self.held_back != 0 && most < items.len() && !self.is_broken();
-        let mut rest = if leaves_some { items.split_off(most) } else { Vec::new() };
-        let result = self.half.post_all(items, make);
-        items.append(&mut rest);
-        self.lane.note_next(self.half.next_id());
-        let posted = PostedAll::new(self.lane.desk(), first, self.half.next_id());
-        // After an error, the drop of `posted` abandons the requests that were posted.
-        result.map(|_| posted)
+        let rest = if leaves_some { items.split_off(most) } else { Vec::new() };
+        let posting = Posting { sender: self, items, rest, first, is_done: false };
+        posting.sender.half.post_all(posting.items, make).map(|_| posting.done())
     }
 
     /// Waits until the queue has room for one more request. If the pair is broken, this is ready too, and the next post
-    /// says why.
+    /// says why. A sender that a [`SharedSender`](super::SharedSender) lends does not wait here: this is always ready.
+    /// Wait with [`SharedSender::room`](super::SharedSender::room) instead.
     ///
     /// Dropping the future loses nothing.
     ///
@@ -366,9 +408,9 @@ impl<B: Brand, T: Transport> Sender<B, T> {
 
     /// As [`room`](Self::room), for a future written by hand.
     pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), PollError>> {
-        let Self { half, lane, .. } = self;
+        let Self { half, lane, is_lent, .. } = self;
         let slot = lane.slot();
-        if half.room() > 0 {
+        if half.room() > 0 || *is_lent {
             return Poll::Ready(Ok(()));
         }
         lane.desk().poll_for(
@@ -429,6 +471,46 @@ impl<B: Brand, T: Transport> Sender<B, T> {
     /// The first failure of the pair that the poller saw. `None` if there was none, or only flushed requests.
     pub fn first_failure(&self) -> Option<Status> {
         self.half.first_failure()
+    }
+}
+
+/// A [`Sender::post_all`] that has begun.
+struct Posting<'s, B: Brand, T: Transport, X> {
+    sender: &'s mut Sender<B, T>,
+    items: &'s mut Vec<X>,
+    /// The items that must leave room for other tasks.
+    rest: Vec<X>,
+    /// The id of the first request.
+    first: WorkId,
+    is_done: bool,
+}
+
+impl<B: Brand, T: Transport, X> Posting<'_, B, T, X> {
+    /// The requests that were posted.
+    #[inline(always)]
+    fn done(mut self) -> PostedAll<B> {
+        self.end()
+    }
+
+    #[inline(always)]
+    fn end(&mut self) -> PostedAll<B> {
+        self.is_done = true;
+        self.items.append(&mut self.rest);
+        let next = self.sender.half.next_id();
+        self.sender.lane.note_next(next);
+        PostedAll::new(self.sender.lane.desk(), self.first, next)
+    }
+}
+
+impl<B: Brand, T: Transport, X> Drop for Posting<'_, B, T, X> {
+    /// If not all could be posted, or code of the program has panicked, nobody gets a future for those that were
+    /// posted: they are abandoned.
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !self.is_done {
+            let posted = self.end();
+            self.sender.defer(|deferred| deferred.posted.push(posted));
+        }
     }
 }
 

@@ -56,15 +56,18 @@ impl<B: Brand, T: Transport> Sender<B, T> {
 
 impl<B: Brand, T: Transport> SharedSender<B, T> {
     /// Lends the sender to `f`, to post. Meanwhile a task that calls this on another thread blocks that thread, so `f`
-    /// should only post. `f` must not use this `SharedSender`, or it deadlocks.
+    /// should only post, and should return the futures instead of dropping them: the drop of a future may wake other
+    /// tasks. `f` must not use this `SharedSender`, or it deadlocks.
     ///
     /// The posts of `f` cannot use room that [`room`](Self::room) has promised to others. While others wait for room,
     /// they cannot use any. If no other room is left, they fail with
     /// [`PostError::QueueFull`](crate::PostError::QueueFull).
     pub fn with<R>(&self, f: impl FnOnce(&mut Sender<B, T>) -> R) -> R {
+        // Declared before the guard, so it is dropped, and wakes, after the guard, also if `f` panics.
+        let mut deferred = None;
         let mut inner = lock(&*self.inner);
         let promised = if inner.waiting.is_empty() { inner.permits } else { u32::MAX };
-        inner.sender.holding_back(promised, f)
+        inner.sender.lend(promised, &mut deferred, f)
     }
 
     /// Waits for room for one request. Dropping the future loses nothing.
@@ -216,8 +219,9 @@ pub struct Permit<'s, B, T = ReliableConnection> {
 impl<B: Brand, T: Transport> Permit<'_, B, T> {
     /// Lends the sender to `f`, whose first post has room. See [`SharedSender::with`].
     pub fn with<R>(self, f: impl FnOnce(&mut Sender<B, T>) -> R) -> R {
-        // Declared before the guard, so it is dropped, and wakes, after the guard, also if `f` panics.
+        // Declared before the guard, so they are dropped, and wake, after the guard, also if `f` panics.
         let _wake_first;
+        let mut deferred = None;
         let mut guard = lock(&*self.sender.inner);
         mem::forget(self);
         // The permit ends and the post happens while the lock is held once. Otherwise the permits could promise more
@@ -225,7 +229,7 @@ impl<B: Brand, T: Transport> Permit<'_, B, T> {
         let others = guard.permits - 1;
         guard.permits = others;
         _wake_first = WakeOnDrop(guard.first_waker());
-        guard.sender.holding_back(others, f)
+        guard.sender.lend(others, &mut deferred, f)
     }
 }
 

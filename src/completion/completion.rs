@@ -61,6 +61,12 @@ impl<B> Completion<B> {
         self.ended.is_success()
     }
 
+    /// The number of the pair of the request.
+    #[cfg(feature = "aio")]
+    pub(crate) fn pair(&self) -> Qpn {
+        self.ended.qpn()
+    }
+
     /// Tells success from failure. Either result holds the memory of the request.
     ///
     /// # Errors

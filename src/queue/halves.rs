@@ -99,7 +99,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
     pub(crate) fn ids(&self) -> QueueIds {
         let next = self.next_id();
         let first = self.half.1.places.as_ref().map_or(next, |places| places.send.next);
-        QueueIds { first, next, in_flight: self.in_flight() }
+        QueueIds { first, next, in_flight: self.in_flight(), pair: self.number() }
     }
 
     /// What broke the pair, as far as the poller saw; [`Status::Flushed`] if it saw no other failure.
@@ -252,7 +252,7 @@ impl<B: Brand, T: Transport> ReceiveHalf<B, T> {
     pub(crate) fn ids(&self) -> QueueIds {
         let next = self.next_id();
         let first = self.half.1.places.as_ref().map_or(next, |places| places.receive.next);
-        QueueIds { first, next, in_flight: self.in_flight() }
+        QueueIds { first, next, in_flight: self.in_flight(), pair: self.number() }
     }
 
     /// How many receives are in flight.

@@ -7,6 +7,8 @@ use crate::domain::Blocks;
 use crate::inflight::WorkId;
 use crate::inflight::ledger::{Detour, Origin, Poster, Retirer, ledger};
 use crate::inflight::{Entry, PairStatus, QueueKind, SharedCore};
+#[cfg(feature = "aio")]
+use crate::types::Qpn;
 use std::ptr;
 use std::sync::Arc;
 
@@ -26,6 +28,8 @@ pub(crate) struct QueueIds {
     pub(crate) next: WorkId,
     /// How many requests before `next` are in flight.
     pub(crate) in_flight: u32,
+    /// The pair of the work queue.
+    pub(crate) pair: Qpn,
 }
 
 /// Leases a place on each of the two completion queues. If one has no room, neither keeps a lease.

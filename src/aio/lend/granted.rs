@@ -68,11 +68,10 @@ impl<B> Hold<B> {
 
     fn give_back(self, pass_on_to: Option<u64>) -> Returning {
         let shared = Arc::clone(&self.lending.shared);
-        shared.change(|core| {
-            core.watch(self.id);
-            core.give_back(self.id, pass_on_to);
-        });
-        Returning { shared, id: self.id }
+        shared.with(|core| core.watch(self.id));
+        let returning = Returning { shared, id: self.id };
+        returning.shared.change(|core| core.give_back(self.id, pass_on_to));
+        returning
     }
 }
 
@@ -166,12 +165,13 @@ impl<B: Brand> Lending<B> {
             }
         }
         let rights = RemoteRegion::<A>::rights();
-        let asked = self.shared.change(|core| match core.is_open() {
+        let (asked, wakes) = self.shared.change_with(|core| match core.is_open() {
             true => core.ask(bytes, rights, duration).ok_or(AskError::TooManyHeld),
             false => Err(AskError::Closed),
         });
         let nonce = asked?;
         let waiting = Waiting(&self.shared, nonce);
+        drop(wakes);
         let answer = self.shared.wait(|core| match core.take_answer(nonce) {
             Some(answer) => Some(Some(answer)),
             None => (!core.is_open()).then_some(None),

@@ -2,7 +2,7 @@
 
 use super::lending::{Lending, LendingOptions, Mark};
 use super::record::CONTROL_BYTES;
-use super::shared::Shared;
+use super::shared::{Shared, Wakes};
 use super::violation::Violation;
 use crate::aio::{Posted, Receiver, RequestError, SharedPoller, SharedSender};
 use crate::completion::Success;
@@ -67,10 +67,10 @@ impl<B> fmt::Debug for MessageError<B> {
 enum Sorted<B> {
     /// A message of the program, or another completion.
     Data(Success<B>),
-    /// A control message, which was obeyed. Post its buffer again.
-    Control(Buffer<B>),
-    /// A control message that breaks the protocol. Post its buffer again.
-    Refused(Buffer<B>, Violation),
+    /// A control message, which was obeyed. Post its buffer again, then wake.
+    Control(Buffer<B>, Wakes),
+    /// A control message that breaks the protocol. Post its buffer again, then wake.
+    Refused(Buffer<B>, Violation, Wakes),
 }
 
 impl<B: Brand> Lending<B> {
@@ -140,14 +140,15 @@ impl<B: Brand> LendingReceiver<B> {
                     }
                     Poll::Ready(Some(Ok(message))) => message,
                 };
-                let (buffer, violation) = match lending.sort(message, *mark) {
+                let (buffer, violation, wakes) = match lending.sort(message, *mark) {
                     Sorted::Data(message) => return Poll::Ready(Some(Ok(message))),
-                    Sorted::Control(buffer) => (buffer, None),
-                    Sorted::Refused(buffer, violation) => (buffer, Some(violation)),
+                    Sorted::Control(buffer, wakes) => (buffer, None, wakes),
+                    Sorted::Refused(buffer, violation, wakes) => (buffer, Some(violation), wakes),
                 };
                 *in_a_row += 1;
                 // If the pair is broken, the next receive says so.
                 drop(receiver.post(buffer));
+                drop(wakes);
                 if let Some(violation) = violation {
                     return Poll::Ready(Some(Err(MessageError::Peer(violation))));
                 }
@@ -184,11 +185,11 @@ impl<B: Brand> Lending<B> {
             Ok(buffer) => buffer,
             Err(other) => return Sorted::Data(other),
         };
-        match self.shared.change(|core| core.receive(&buffer)) {
-            Ok(()) => Sorted::Control(buffer),
-            Err(violation) => {
+        match self.shared.change_with(|core| core.receive(&buffer)) {
+            (Ok(()), wakes) => Sorted::Control(buffer, wakes),
+            (Err(violation), wakes) => {
                 trace::violated(&violation);
-                Sorted::Refused(buffer, violation)
+                Sorted::Refused(buffer, violation, wakes)
             }
         }
     }

@@ -103,11 +103,15 @@ impl<B: Brand> Lending<B> {
             Err(error) => return Err(LendError { lease, why: LendFailure::Record(error) }),
         };
         let until = Instant::now().checked_add(lease.remaining());
-        match self.shared.change(|core| core.lend(answers, record, until)) {
+        let (id, wakes) = self.shared.change_with(|core| core.lend(answers, record, until));
+        let lent = match id {
             Ok(id) => Ok(Lent { lease: Some(lease), lending: self.clone(), id, until }),
             Err(NotLent::Closed) => Err(LendError { lease, why: LendFailure::Closed }),
             Err(NotLent::OverQuota) => Err(LendError { lease, why: LendFailure::OverQuota }),
-        }
+        };
+        // If a waker panics, the drop of `lent` ends the grant.
+        drop(wakes);
+        lent
     }
 }
 
@@ -184,10 +188,10 @@ impl<B: Brand, A: Exposed, M: Memory> Deref for Lent<B, A, M> {
 
 impl<B: Brand, A: Exposed, M: Memory> Drop for Lent<B, A, M> {
     fn drop(&mut self) {
-        // If the device does not deregister the memory, the drop of the lease tries once more, and otherwise leaks the
-        // memory. The result of that is unknown here, and the peer may still have access. So the memory still counts
-        // against the quota.
-        if let Some(Ok(_)) = self.lease.take().map(Lease::end) {
+        // If the device does not deregister the memory twice, the drop of the lease leaks it. The peer may then access
+        // it for good, so it counts against the quota for good.
+        let ended = self.lease.take().map(|lease| lease.end().or_else(|error| error.region.end()));
+        if let Some(Ok(_)) = ended {
             self.lending.shared.change(|core| core.end(self.id));
         }
     }

@@ -125,13 +125,18 @@ impl Shared {
     }
 
     /// Changes the state, and wakes all who wait for a change.
-    pub(super) fn change<R>(&self, f: impl FnOnce(&mut Core) -> R) -> R {
+    pub(super) fn change(&self, f: impl FnOnce(&mut Core)) {
+        let ((), wakes) = self.change_with(f);
+        drop(wakes);
+    }
+
+    /// Changes the state. The drop of [`Wakes`] wakes all who wait for a change. A waker may panic, so the caller drops
+    /// it only when the result is in its place: when nothing would be lost.
+    pub(super) fn change_with<R>(&self, f: impl FnOnce(&mut Core) -> R) -> (R, Wakes) {
         let mut guard = lock(&self.core);
         let result = f(&mut guard);
         let waiting = std::mem::take(&mut guard.waiting);
-        drop(guard);
-        wake_all(waiting.into_values());
-        result
+        (result, Wakes(waiting))
     }
 
     /// Waits until `ready` gives something.
@@ -156,6 +161,16 @@ impl Shared {
             Poll::Pending
         })
         .await
+    }
+}
+
+/// Wakes all who wait for a change when it is dropped.
+#[must_use = "its drop wakes, and runs code of the program"]
+pub(super) struct Wakes(BTreeMap<u64, Waker>);
+
+impl Drop for Wakes {
+    fn drop(&mut self) {
+        wake_all(std::mem::take(&mut self.0).into_values());
     }
 }
 

@@ -2,7 +2,7 @@
 //! late. The same tests run on every device.
 
 use interlock::aio::{
-    Driver, Posted, Receiver, ReceivesError, RefillError, RequestError, Sender, SharedPoller, block_on,
+    Connection, Driver, End, Posted, Receiver, ReceivesError, RefillError, RequestError, Sender, SharedPoller, block_on,
 };
 use interlock::attributes::ConnectAttributes;
 use interlock::error::PostAllCause;
@@ -63,6 +63,9 @@ macro_rules! tasks {
         Tasks::new(context().named_domain(Test).unwrap(), 8)
     }};
 }
+
+mod sharing;
+mod wakers;
 
 /// A target of one-sided requests. It stays registered until the caller drops the region.
 fn target<B: Brand>(
@@ -787,39 +790,6 @@ impl Wake for Count {
     }
 }
 
-/// A waker that panics.
-struct Panicking;
-
-impl Wake for Panicking {
-    fn wake(self: Arc<Self>) {
-        panic!("this waker always panics");
-    }
-}
-
-#[test]
-fn a_waker_that_panics_keeps_nobody_else_asleep() {
-    let mut tasks = tasks!();
-    let mut driver = tasks.poller.driver().unwrap();
-    let (panicking, woken) = (Waker::from(Arc::new(Panicking)), Arc::new(Count::default()));
-    let counting = Waker::from(Arc::clone(&woken));
-    for receiver in [&mut tasks.left.1, &mut tasks.right.1] {
-        receiver.post(tasks.domain.buffer(64).unwrap()).unwrap();
-    }
-    assert!(tasks.left.1.poll_next(&mut Context::from_waker(&panicking)).is_pending());
-    assert!(tasks.right.1.poll_next(&mut Context::from_waker(&counting)).is_pending());
-    let to_right = tasks.left.0.send(tasks.buffer(b"r")).unwrap();
-    let to_left = tasks.right.0.send(tasks.buffer(b"l")).unwrap();
-    let both = async { (to_right.await.is_ok(), to_left.await.is_ok()) };
-    let polled = catch_unwind(AssertUnwindSafe(|| driver.block_on(both)));
-    // Whoever polls meets the panic, here or below. The right receiver is woken in any case.
-    drop(polled);
-    assert!(support::eventually(|| {
-        let _ = catch_unwind(AssertUnwindSafe(|| poll_once(&mut pin!(tasks.left.1.next()))));
-        woken.0.load(Ordering::SeqCst) == 1
-    }));
-    drop(driver);
-}
-
 /// One drop takes in a limited number of completions. The driver takes in the rest.
 #[test]
 fn a_future_that_is_dropped_behind_many_answers_gives_its_memory_back() {
@@ -834,120 +804,6 @@ fn a_future_that_is_dropped_behind_many_answers_gives_its_memory_back() {
     assert!(support::eventually(|| tasks.left.0.counters().strays == 1));
     drop((posted, tasks));
     driver.join().unwrap();
-}
-
-/// The first in the line gets a permit and wakes the next one.
-#[test]
-fn a_waker_in_the_line_that_panics_costs_no_room() {
-    if lacks_need(Need::Waiting) {
-        return;
-    }
-    let Tasks { domain, poller, left, right } = Tasks::new(context().checked_domain().unwrap(), 2);
-    let mut driver = poller.driver().unwrap();
-    let ((mut sender, _receiver), (_other, mut peer)) = (left, right);
-    // The peer has no receive yet, so the queue is full.
-    let sent = [(); 2].map(|()| sender.send(domain.buffer(8).unwrap()).unwrap());
-    let shared = sender.into_shared();
-    let [mut first, mut second] = [(); 2].map(|()| Box::pin(shared.room()));
-    assert!(poll_once(&mut first).is_pending());
-    let panicking = Waker::from(Arc::new(Panicking));
-    assert!(second.as_mut().poll(&mut Context::from_waker(&panicking)).is_pending());
-    for posted in sent {
-        peer.post(domain.buffer(8).unwrap()).unwrap();
-        driver.block_on(posted).unwrap().unwrap();
-    }
-    assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut first).is_ready())).is_err());
-    drop((first, second));
-    let [one, two] = [(); 2].map(|()| poll_once(&mut Box::pin(shared.room())));
-    assert!(one.is_ready() && two.is_ready());
-}
-
-/// Two connected pairs on the soft device, where requests complete at once, and two more that are not split. The left
-/// receiver waits with a waker that panics, and its message is in the completion queue. Whoever polls next panics.
-fn about_to_panic() -> (Tasks<Checked>, Driver<Checked>, [QueuePair<Checked, ReadyToSend>; 2]) {
-    let context = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap();
-    let domain = context.checked_domain().unwrap();
-    let (queue, poller) = domain.completion_queue(256).unwrap();
-    let poller = SharedPoller::new(poller);
-    let limits = Limits { sends: 8, receives: 8, ..Limits::default() };
-    let port = domain.context().active_port().unwrap();
-    let pair = || domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
-    let both = || connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
-    let ((left, right), others) = (both(), both());
-    let [mut left, mut right] = [left, right].map(|pair| poller.split(pair).unwrap());
-    // It does not run.
-    let driver = poller.driver().unwrap();
-    left.1.post(domain.buffer(8).unwrap()).unwrap();
-    let panicking = Waker::from(Arc::new(Panicking));
-    assert!(left.1.poll_next(&mut Context::from_waker(&panicking)).is_pending());
-    mem::forget(right.0.send(Inline(b"")).unwrap());
-    (Tasks { domain, poller, left, right }, driver, others.into())
-}
-
-#[test]
-fn a_waker_that_panics_loses_no_answer_of_who_polled() {
-    for fails in [false, true] {
-        let (mut tasks, _driver, _others) = about_to_panic();
-        let (_region, remote) = target(&tasks.domain);
-        let remote = if fails { RemoteRegion::of_peer(8, 8, 8).unwrap() } else { remote };
-        let mut posted = tasks.left.0.write(tasks.domain.buffer(8).unwrap(), &remote).unwrap();
-        assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut posted).is_ready())).is_err());
-        assert!(support::eventually(|| match poll_once(&mut posted) {
-            Poll::Ready(answer) => fails != answer.is_ok(),
-            Poll::Pending => false,
-        }));
-    }
-}
-
-#[test]
-fn a_waker_that_panics_loses_no_message_of_who_polled() {
-    let (mut tasks, _driver, _others) = about_to_panic();
-    for byte in *b"ab" {
-        tasks.right.1.post(tasks.domain.buffer(8).unwrap()).unwrap();
-        mem::forget(tasks.left.0.send(tasks.buffer(&[byte])).unwrap());
-    }
-    assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut pin!(tasks.right.1.next())).is_ready())).is_err());
-    for byte in *b"ab" {
-        let Poll::Ready(Some(Ok(message))) = poll_once(&mut pin!(tasks.right.1.next())) else { panic!("no message") };
-        assert_eq!(message.into_received().unwrap()[..], [byte]);
-    }
-}
-
-#[test]
-fn a_waker_that_panics_loses_nothing_of_a_batch_of_who_polled() {
-    let (mut tasks, _driver, _others) = about_to_panic();
-    let (_region, remote) = target(&tasks.domain);
-    let mut items = tasks.domain.buffers(3, 8).unwrap();
-    let mut posted = tasks.left.0.post_all(&mut items, |buffer| WorkRequest::write(buffer, &remote)).unwrap();
-    assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut posted).is_ready())).is_err());
-    let Poll::Ready(Ok(buffers)) = poll_once(&mut posted) else { panic!("no answer") };
-    assert_eq!(buffers.len(), 3);
-}
-
-#[test]
-fn a_waker_that_panics_while_a_batch_is_dropped_loses_nothing_of_it() {
-    let (mut tasks, _driver, _others) = about_to_panic();
-    let (_region, remote) = target(&tasks.domain);
-    let mut items = tasks.domain.buffers(3, 8).unwrap();
-    let posted = tasks.left.0.post_all(&mut items, |buffer| WorkRequest::write(buffer, &remote)).unwrap();
-    assert!(catch_unwind(AssertUnwindSafe(|| drop(posted))).is_err());
-    assert!(support::eventually(|| tasks.left.0.counters().strays == 3));
-}
-
-#[test]
-fn a_waker_that_panics_while_a_pair_is_split_leaves_no_lane_behind() {
-    let (mut tasks, _driver, [mut pair, _peer]) = about_to_panic();
-    let freed = Arc::new(AtomicUsize::new(0));
-    // The peer has no receive, so the split finds two requests in flight.
-    for _ in 0..2 {
-        let memory = tasks.domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap().split().1;
-        pair.post_send(memory).unwrap();
-    }
-    assert!(catch_unwind(AssertUnwindSafe(|| drop(tasks.poller.split(pair)))).is_err());
-    assert!(support::eventually(|| {
-        drop(poll_once(&mut tasks.left.0.send(Inline(b"")).unwrap()));
-        freed.load(Ordering::SeqCst) == 2
-    }));
 }
 
 #[test]
@@ -1038,166 +894,6 @@ fn many_threads_lose_nothing() {
     });
     drop((tasks, region));
     driver.join().unwrap();
-}
-
-/// On a broken pair, a post with a permit fails with `Broken` at once, although other permits still keep room.
-#[test]
-fn a_permit_of_a_broken_pair_says_that_it_is_broken() {
-    // A send waits for a receive until the pair goes to Error. Soft iWARP never completes requests that are posted in
-    // Error.
-    if lacks_need(Need::Waiting) {
-        return;
-    }
-    let Tasks { domain, poller, left: (sender, receiver), right } = tasks!();
-    let shared = sender.into_shared();
-    let [first, second, third, kept] = [(); 4].map(|()| block_on(shared.room()).unwrap());
-    let waiting = shared.with(|sender| sender.send(Inline(b""))).unwrap();
-    shared.with(Sender::abort).unwrap();
-    // The flushed request shows that the pair is broken.
-    block_on(waiting).unwrap_err();
-    let refused = first.with(|sender| sender.send(Inline(b""))).unwrap_err();
-    assert!(matches!(refused, PostError::Broken { .. }), "{refused:?}");
-    let refused = second.with(|sender| sender.post(WorkRequest::send(domain.buffer(8).unwrap()))).map(drop);
-    assert!(matches!(refused, Err(PostError::Broken { .. })), "{refused:?}");
-    let mut items = domain.buffers(2, 8).unwrap();
-    let refused = third.with(|sender| sender.post_all(&mut items, WorkRequest::send)).map(drop).unwrap_err();
-    assert!(matches!(refused.into_cause(), PostAllCause::Stopped(PostError::Broken { .. })));
-    drop(kept);
-    drop((shared, receiver, right, poller));
-}
-
-/// Many threads on one pair, with more requests than fit.
-#[test]
-fn many_tasks_share_a_sender() {
-    let tasks = tasks!();
-    let driver = tasks.drive();
-    let (region, remote) = target(&tasks.domain);
-    let Tasks { domain, poller, left: (sender, receiver), right } = tasks;
-    let shared = sender.into_shared();
-    let rounds = if cfg!(miri) { 5 } else { 300 };
-    thread::scope(|scope| {
-        for _ in 0..16 {
-            scope.spawn(|| {
-                block_on(async {
-                    let mut buffer = domain.buffer(8).unwrap();
-                    for _ in 0..rounds {
-                        let permit = shared.room().await.unwrap();
-                        buffer = permit.with(|sender| sender.write(buffer, &remote)).unwrap().await.unwrap();
-                    }
-                });
-            });
-        }
-    });
-    let sender = shared.try_into_sender().unwrap();
-    assert_eq!((sender.in_flight(), sender.free()), (0, 8));
-    drop((sender, receiver, right, poller, domain, region));
-    driver.join().unwrap();
-}
-
-#[test]
-fn room_is_promised_in_turn_and_not_overtaken() {
-    let tasks = tasks!();
-    let (region, remote) = target(&tasks.domain);
-    let Tasks { domain, poller, left: (sender, receiver), right } = tasks;
-    let write = |sender: &mut Sender<_>| sender.write(domain.buffer(8).unwrap(), &remote);
-    let shared = sender.into_shared();
-    // Permits take all the room, and two more tasks wait for room.
-    let mut permits: Vec<_> = (0..8).map(|_| block_on(shared.room()).unwrap()).collect();
-    let (mut first, mut second) = (Box::pin(shared.room()), Box::pin(shared.room()));
-    assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
-    assert!(matches!(shared.with(write), Err(interlock::PostError::QueueFull(_))), "a post overtakes nobody");
-    permits.pop();
-    assert!(poll_once(&mut second).is_pending(), "the first one is first");
-    drop(first);
-    let Poll::Ready(Ok(permit)) = poll_once(&mut second) else { panic!("the next one is first now") };
-    let posted = permit.with(write).unwrap();
-    block_on(posted).unwrap();
-    drop(second);
-    for permit in permits {
-        block_on(permit.with(write).unwrap()).unwrap();
-    }
-    block_on(shared.with(write).unwrap()).unwrap();
-    drop((receiver, right, poller, region));
-}
-
-/// Every wait for room ends when the pair breaks, also if all its requests were only flushed, so that none has failed
-/// by itself.
-#[test]
-fn a_wait_for_room_ends_when_the_pair_is_broken() {
-    // The sends wait for receives until the pair goes to Error. Soft iWARP never completes requests that are posted in
-    // Error.
-    if lacks_need(Need::Waiting) {
-        return;
-    }
-    let tasks = tasks!();
-    let driver = tasks.drive();
-    let Tasks { domain, poller, left: (mut sender, receiver), right } = tasks;
-    let posted: Vec<_> = (0..8).map(|_| sender.send(domain.buffer(8).unwrap()).unwrap()).collect();
-    sender.abort().unwrap();
-    let shared = sender.into_shared();
-    let waits: Vec<_> = (0..3)
-        .map(|_| {
-            let shared = shared.clone();
-            thread::spawn(move || drop(block_on(shared.room()).unwrap()))
-        })
-        .collect();
-    for posted in posted {
-        let status = block_on(posted).unwrap_err().into_failure().unwrap().status;
-        assert!(matches!(status, Status::Flushed | Status::RnrRetryExceeded), "{status}");
-    }
-    for wait in waits {
-        wait.join().unwrap();
-    }
-    let mut sender = shared.try_into_sender().unwrap();
-    block_on(sender.room()).unwrap();
-    drop((sender, receiver, right, poller, domain));
-    driver.join().unwrap();
-}
-
-/// One permit is kept for a long time. Meanwhile other requests complete, and their room comes back.
-#[test]
-fn room_that_comes_back_goes_to_the_first_in_the_line() {
-    let tasks = tasks!();
-    let driver = tasks.drive();
-    let (region, remote) = target(&tasks.domain);
-    let Tasks { domain, poller, left: (sender, receiver), right } = tasks;
-    let shared = sender.into_shared();
-    let kept = block_on(shared.room()).unwrap();
-    let wakes = Arc::new(Count::default());
-    let waker = Waker::from(Arc::clone(&wakes));
-    let posted: Vec<_> =
-        (0..7).map(|_| shared.with(|sender| sender.write(domain.buffer(8).unwrap(), &remote)).unwrap()).collect();
-    let mut wait = Box::pin(shared.room());
-    let first = wait.as_mut().poll(&mut Context::from_waker(&waker));
-    if first.is_pending() {
-        for posted in posted {
-            block_on(posted).unwrap();
-        }
-        assert!(wakes.0.load(Ordering::Relaxed) > 0, "seven requests have completed");
-        assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
-    }
-    drop((first, wait, kept));
-    drop((shared, receiver, right, poller, region, domain));
-    driver.join().unwrap();
-}
-
-/// `post_all` takes no room that was promised to permits.
-#[test]
-fn a_vector_of_posts_overtakes_nobody() {
-    let tasks = tasks!();
-    let (region, remote) = target(&tasks.domain);
-    let Tasks { domain, poller, left: (sender, receiver), right } = tasks;
-    let shared = sender.into_shared();
-    let permits: Vec<_> = (0..3).map(|_| block_on(shared.room()).unwrap()).collect();
-    let mut buffers = domain.buffers(8, 8).unwrap();
-    let posted =
-        shared.with(|sender| sender.post_all(&mut buffers, |buffer| WorkRequest::write(buffer, &remote))).unwrap();
-    assert_eq!((posted.len(), buffers.len()), (5, 3));
-    for permit in permits {
-        drop(permit.with(|sender| sender.write(domain.buffer(8).unwrap(), &remote)).unwrap());
-    }
-    assert_eq!(block_on(posted).unwrap().len(), 5);
-    drop((shared, receiver, right, poller, region));
 }
 
 /// A wait for a receive whose future was dropped keeps neither the driver nor memory alive.
@@ -1415,5 +1111,107 @@ fn a_driver_ends_although_a_pair_was_not_destroyed() {
         drop(sent);
         assert!(support::eventually(|| driver.is_finished()), "the future is dropped first: {is_dropped_first}");
         driver.join().unwrap();
+    }
+}
+
+/// A message that is too long for the receive that it takes breaks both pairs. The receive belongs to a shared queue,
+/// so it completes in no lane of the pair.
+#[test]
+fn a_connection_ends_when_a_shared_receive_of_it_fails() {
+    for has_stream in [false, true] {
+        let (_fabric, domain) = support::own_device!();
+        let port = domain.context().active_port().unwrap();
+        let (queue, poller) = domain.completion_queue(64).unwrap();
+        let poller = SharedPoller::new(poller);
+        let mut driver = poller.driver().unwrap();
+        let mut stock = domain.shared_receive_queue(&SharedLimits { receives: 8, ..SharedLimits::default() }).unwrap();
+        let stream = has_stream.then(|| poller.receives_of(&stock).unwrap());
+        let limits = Limits { sends: 4, receives: 4, ..Limits::default() };
+        let server = stock.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+        let client = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+        let (mut client, server) = connect_to_each_other(&domain, client, server, &ConnectAttributes::default());
+        let mut server = Connection::new(&poller, server).unwrap();
+        stock.post_receive(domain.buffer(8).unwrap()).unwrap();
+        let woken = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        assert!(server.poll_closed(&mut context).is_pending());
+        let mut long = domain.buffer(64).unwrap();
+        long.set_len(64).unwrap();
+        client.post_send(long).unwrap();
+        driver.block_on(poller.sleep(Duration::from_millis(10))).unwrap();
+        assert!(woken.0.load(Ordering::SeqCst) > 0, "the task is woken");
+        let Poll::Ready(End::Failed(status)) = server.poll_closed(&mut context) else { panic!("it has not ended") };
+        assert_eq!(status, Status::LocalLength);
+        drop(stream);
+    }
+}
+
+/// Each pair leaves a handle of the shared receive queue behind. The last handle frees the receives.
+#[test]
+fn the_receives_of_a_shared_queue_go_home_with_its_last_pair() {
+    let (_fabric, domain) = support::own_device!();
+    let (queue, poller) = domain.completion_queue(256).unwrap();
+    let poller = SharedPoller::new(poller);
+    let mut driver = poller.driver().unwrap();
+    let classes = vec![SizeClass { len_bytes: 64, count: 1 }];
+    let pool = domain.pool(&PoolOptions { classes, growth: Growth::Never, ..PoolOptions::default() }).unwrap();
+    let mut stock = domain.shared_receive_queue(&SharedLimits { receives: 8, ..SharedLimits::default() }).unwrap();
+    stock.post_receive(pool.try_take(64).unwrap()).unwrap();
+    let limits = Limits { sends: 4, receives: 4, ..Limits::default() };
+    let pairs: Vec<_> = (0..20).map(|_| stock.reliable(&queue, &limits).unwrap()).collect();
+    drop((pairs, stock));
+    driver.block_on(pool.take(64)).unwrap().unwrap();
+}
+
+/// The device got the first requests before `make` panicked. They are abandoned, and all items are still there.
+#[test]
+fn a_batch_whose_items_panic_loses_nothing() {
+    for is_shared in [false, true] {
+        let context = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap();
+        let Tasks { domain, poller, left: (mut sender, _receiver), right: _right } =
+            Tasks::new(context.checked_domain().unwrap(), 64);
+        let (_region, remote) = target(&domain);
+        let classes = vec![SizeClass { len_bytes: 8, count: 60 }];
+        let pool = domain.pool(&PoolOptions { classes, growth: Growth::Never, ..PoolOptions::default() }).unwrap();
+        let mut items: Vec<_> = (0..60).map(|_| pool.try_take(8).unwrap()).collect();
+        let mut made = 0;
+        let mut post = |sender: &mut Sender<_>| {
+            let posted = sender.post_all(&mut items, |buffer| {
+                made += 1;
+                assert!(made <= 40, "this item always panics");
+                WorkRequest::write(buffer, &remote)
+            });
+            posted.map(drop).map_err(drop)
+        };
+        if is_shared {
+            let shared = sender.into_shared();
+            let permits: Vec<_> = (0..8).map(|_| block_on(shared.room()).unwrap()).collect();
+            catch_unwind(AssertUnwindSafe(|| shared.with(post))).unwrap_err();
+            drop(permits);
+            sender = shared.try_into_sender().unwrap();
+        } else {
+            catch_unwind(AssertUnwindSafe(|| post(&mut sender))).unwrap_err();
+        }
+        // The 41st is lost in `make`, and is at home.
+        assert_eq!(items.len(), 19);
+        drop(items);
+        // A later request is signalled, and completes those that are not.
+        block_on(sender.write(domain.buffer(8).unwrap(), &remote).unwrap()).unwrap();
+        assert_eq!((free(&pool), sender.in_flight()), (60, 0));
+        drop(poller);
+    }
+}
+
+/// A keep-alive of no time must not keep a poll from returning.
+#[test]
+fn a_keep_alive_of_no_time_lets_the_poll_return() {
+    let (_fabric, domain) = support::own_device!();
+    let Link { domain, poller, left, right: _right, .. } = Link::new(domain, 4);
+    let mut left = Connection::new(&SharedPoller::new(poller), left).unwrap();
+    left.post(domain.buffer(64).unwrap()).unwrap();
+    for nothing in [Duration::ZERO, Duration::from_nanos(10)] {
+        left.keep_alive(Some(nothing));
+        assert!(left.poll_next(&mut Context::from_waker(Waker::noop())).is_pending());
     }
 }

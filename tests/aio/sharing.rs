@@ -1,0 +1,227 @@
+//! A sender for many tasks: room, permits, and the line of those who wait.
+
+use super::*;
+
+/// On a broken pair, a post with a permit fails with `Broken` at once, although other permits still keep room.
+#[test]
+fn a_permit_of_a_broken_pair_says_that_it_is_broken() {
+    // A send waits for a receive until the pair goes to Error. Soft iWARP never completes requests that are posted in
+    // Error.
+    if lacks_need(Need::Waiting) {
+        return;
+    }
+    let Tasks { domain, poller, left: (sender, receiver), right } = tasks!();
+    let shared = sender.into_shared();
+    let [first, second, third, kept] = [(); 4].map(|()| block_on(shared.room()).unwrap());
+    let waiting = shared.with(|sender| sender.send(Inline(b""))).unwrap();
+    shared.with(Sender::abort).unwrap();
+    // The flushed request shows that the pair is broken.
+    block_on(waiting).unwrap_err();
+    let refused = first.with(|sender| sender.send(Inline(b""))).unwrap_err();
+    assert!(matches!(refused, PostError::Broken { .. }), "{refused:?}");
+    let refused = second.with(|sender| sender.post(WorkRequest::send(domain.buffer(8).unwrap()))).map(drop);
+    assert!(matches!(refused, Err(PostError::Broken { .. })), "{refused:?}");
+    let mut items = domain.buffers(2, 8).unwrap();
+    let refused = third.with(|sender| sender.post_all(&mut items, WorkRequest::send)).map(drop).unwrap_err();
+    assert!(matches!(refused.into_cause(), PostAllCause::Stopped(PostError::Broken { .. })));
+    drop(kept);
+    drop((shared, receiver, right, poller));
+}
+
+/// Many threads on one pair, with more requests than fit.
+#[test]
+fn many_tasks_share_a_sender() {
+    let tasks = tasks!();
+    let driver = tasks.drive();
+    let (region, remote) = target(&tasks.domain);
+    let Tasks { domain, poller, left: (sender, receiver), right } = tasks;
+    let shared = sender.into_shared();
+    let rounds = if cfg!(miri) { 5 } else { 300 };
+    thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                block_on(async {
+                    let mut buffer = domain.buffer(8).unwrap();
+                    for _ in 0..rounds {
+                        let permit = shared.room().await.unwrap();
+                        buffer = permit.with(|sender| sender.write(buffer, &remote)).unwrap().await.unwrap();
+                    }
+                });
+            });
+        }
+    });
+    let sender = shared.try_into_sender().unwrap();
+    assert_eq!((sender.in_flight(), sender.free()), (0, 8));
+    drop((sender, receiver, right, poller, domain, region));
+    driver.join().unwrap();
+}
+
+#[test]
+fn room_is_promised_in_turn_and_not_overtaken() {
+    let tasks = tasks!();
+    let (region, remote) = target(&tasks.domain);
+    let Tasks { domain, poller, left: (sender, receiver), right } = tasks;
+    let write = |sender: &mut Sender<_>| sender.write(domain.buffer(8).unwrap(), &remote);
+    let shared = sender.into_shared();
+    // Permits take all the room, and two more tasks wait for room.
+    let mut permits: Vec<_> = (0..8).map(|_| block_on(shared.room()).unwrap()).collect();
+    let (mut first, mut second) = (Box::pin(shared.room()), Box::pin(shared.room()));
+    assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
+    assert!(matches!(shared.with(write), Err(interlock::PostError::QueueFull(_))), "a post overtakes nobody");
+    permits.pop();
+    assert!(poll_once(&mut second).is_pending(), "the first one is first");
+    drop(first);
+    let Poll::Ready(Ok(permit)) = poll_once(&mut second) else { panic!("the next one is first now") };
+    let posted = permit.with(write).unwrap();
+    block_on(posted).unwrap();
+    drop(second);
+    for permit in permits {
+        block_on(permit.with(write).unwrap()).unwrap();
+    }
+    block_on(shared.with(write).unwrap()).unwrap();
+    drop((receiver, right, poller, region));
+}
+
+/// Every wait for room ends when the pair breaks, also if all its requests were only flushed, so that none has failed
+/// by itself.
+#[test]
+fn a_wait_for_room_ends_when_the_pair_is_broken() {
+    // The sends wait for receives until the pair goes to Error. Soft iWARP never completes requests that are posted in
+    // Error.
+    if lacks_need(Need::Waiting) {
+        return;
+    }
+    let tasks = tasks!();
+    let driver = tasks.drive();
+    let Tasks { domain, poller, left: (mut sender, receiver), right } = tasks;
+    let posted: Vec<_> = (0..8).map(|_| sender.send(domain.buffer(8).unwrap()).unwrap()).collect();
+    sender.abort().unwrap();
+    let shared = sender.into_shared();
+    let waits: Vec<_> = (0..3)
+        .map(|_| {
+            let shared = shared.clone();
+            thread::spawn(move || drop(block_on(shared.room()).unwrap()))
+        })
+        .collect();
+    for posted in posted {
+        let status = block_on(posted).unwrap_err().into_failure().unwrap().status;
+        assert!(matches!(status, Status::Flushed | Status::RnrRetryExceeded), "{status}");
+    }
+    for wait in waits {
+        wait.join().unwrap();
+    }
+    let mut sender = shared.try_into_sender().unwrap();
+    block_on(sender.room()).unwrap();
+    drop((sender, receiver, right, poller, domain));
+    driver.join().unwrap();
+}
+
+/// One permit is kept for a long time. Meanwhile other requests complete, and their room comes back.
+#[test]
+fn room_that_comes_back_goes_to_the_first_in_the_line() {
+    let tasks = tasks!();
+    let driver = tasks.drive();
+    let (region, remote) = target(&tasks.domain);
+    let Tasks { domain, poller, left: (sender, receiver), right } = tasks;
+    let shared = sender.into_shared();
+    let kept = block_on(shared.room()).unwrap();
+    let wakes = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let posted: Vec<_> =
+        (0..7).map(|_| shared.with(|sender| sender.write(domain.buffer(8).unwrap(), &remote)).unwrap()).collect();
+    let mut wait = Box::pin(shared.room());
+    let first = wait.as_mut().poll(&mut Context::from_waker(&waker));
+    if first.is_pending() {
+        for posted in posted {
+            block_on(posted).unwrap();
+        }
+        assert!(wakes.0.load(Ordering::Relaxed) > 0, "seven requests have completed");
+        assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+    }
+    drop((first, wait, kept));
+    drop((shared, receiver, right, poller, region, domain));
+    driver.join().unwrap();
+}
+
+/// `post_all` takes no room that was promised to permits.
+#[test]
+fn a_vector_of_posts_overtakes_nobody() {
+    let tasks = tasks!();
+    let (region, remote) = target(&tasks.domain);
+    let Tasks { domain, poller, left: (sender, receiver), right } = tasks;
+    let shared = sender.into_shared();
+    let permits: Vec<_> = (0..3).map(|_| block_on(shared.room()).unwrap()).collect();
+    let mut buffers = domain.buffers(8, 8).unwrap();
+    let posted =
+        shared.with(|sender| sender.post_all(&mut buffers, |buffer| WorkRequest::write(buffer, &remote))).unwrap();
+    assert_eq!((posted.len(), buffers.len()), (5, 3));
+    for permit in permits {
+        drop(permit.with(|sender| sender.write(domain.buffer(8).unwrap(), &remote)).unwrap());
+    }
+    assert_eq!(block_on(posted).unwrap().len(), 5);
+    drop((shared, receiver, right, poller, region));
+}
+
+/// All room is promised, and no request is in flight, so no completion tells that the pair was aborted.
+#[test]
+fn who_waits_for_room_is_woken_when_the_pair_is_aborted() {
+    let Tasks { poller, left: (sender, _receiver), right: _right, .. } =
+        Tasks::new(context().checked_domain().unwrap(), 1);
+    let _driver = poller.driver().unwrap();
+    let shared = sender.into_shared();
+    mem::forget(block_on(shared.room()).unwrap());
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut room = Box::pin(shared.room());
+    assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    shared.with(Sender::abort).unwrap();
+    assert!(woken.0.load(Ordering::SeqCst) > 0);
+    assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+}
+
+/// The pair breaks by a receive that fails. No send is in flight.
+#[test]
+fn who_waits_for_room_is_woken_when_a_receive_fails() {
+    let context = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap();
+    let Tasks { domain, poller, left: (sender, mut receiver), right: (mut peer, _other) } =
+        Tasks::new(context.checked_domain().unwrap(), 1);
+    let mut driver = poller.driver().unwrap();
+    let shared = sender.into_shared();
+    mem::forget(block_on(shared.room()).unwrap());
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut room = Box::pin(shared.room());
+    assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    receiver.post(domain.buffer(8).unwrap()).unwrap();
+    let mut long = domain.buffer(64).unwrap();
+    long.set_len(64).unwrap();
+    driver.block_on(peer.send(long).unwrap()).unwrap().unwrap_err();
+    driver.block_on(poller.sleep(Duration::from_millis(10))).unwrap();
+    assert!(woken.0.load(Ordering::SeqCst) > 0);
+    assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+}
+
+/// A lent sender does not wait, so it cannot take the place of the first in the line.
+#[test]
+fn a_lent_sender_takes_no_place_in_the_line() {
+    if lacks_need(Need::Waiting) {
+        return;
+    }
+    let Tasks { domain, poller, left: (mut sender, _receiver), right: (_other, mut peer) } =
+        Tasks::new(context().checked_domain().unwrap(), 1);
+    let mut driver = poller.driver().unwrap();
+    // The peer has no receive yet, so the queue is full.
+    let sent = sender.send(domain.buffer(8).unwrap()).unwrap();
+    let shared = sender.into_shared();
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut room = Box::pin(shared.room());
+    assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let noop = &mut Context::from_waker(Waker::noop());
+    assert!(matches!(shared.with(|sender| sender.poll_room(noop)), Poll::Ready(Ok(()))));
+    assert!(matches!(shared.with(|sender| sender.send(Inline(b""))), Err(PostError::QueueFull(_))));
+    peer.post(domain.buffer(8).unwrap()).unwrap();
+    driver.block_on(sent).unwrap().unwrap();
+    assert!(woken.0.load(Ordering::SeqCst) > 0, "the first in the line is woken");
+    assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+}

@@ -1,0 +1,245 @@
+//! Wakers that panic, or that use the library: they cost nobody else anything.
+
+use super::*;
+use interlock::aio::SharedSender;
+
+/// A waker that panics.
+struct Panicking;
+
+impl Wake for Panicking {
+    fn wake(self: Arc<Self>) {
+        panic!("this waker always panics");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_keeps_nobody_else_asleep() {
+    let mut tasks = tasks!();
+    let mut driver = tasks.poller.driver().unwrap();
+    let (panicking, woken) = (Waker::from(Arc::new(Panicking)), Arc::new(Count::default()));
+    let counting = Waker::from(Arc::clone(&woken));
+    for receiver in [&mut tasks.left.1, &mut tasks.right.1] {
+        receiver.post(tasks.domain.buffer(64).unwrap()).unwrap();
+    }
+    assert!(tasks.left.1.poll_next(&mut Context::from_waker(&panicking)).is_pending());
+    assert!(tasks.right.1.poll_next(&mut Context::from_waker(&counting)).is_pending());
+    let to_right = tasks.left.0.send(tasks.buffer(b"r")).unwrap();
+    let to_left = tasks.right.0.send(tasks.buffer(b"l")).unwrap();
+    let both = async { (to_right.await.is_ok(), to_left.await.is_ok()) };
+    let polled = catch_unwind(AssertUnwindSafe(|| driver.block_on(both)));
+    // Whoever polls meets the panic, here or below. The right receiver is woken in any case.
+    drop(polled);
+    assert!(support::eventually(|| {
+        let _ = catch_unwind(AssertUnwindSafe(|| poll_once(&mut pin!(tasks.left.1.next()))));
+        woken.0.load(Ordering::SeqCst) == 1
+    }));
+    drop(driver);
+}
+
+/// The first in the line gets a permit and wakes the next one.
+#[test]
+fn a_waker_in_the_line_that_panics_costs_no_room() {
+    if lacks_need(Need::Waiting) {
+        return;
+    }
+    let Tasks { domain, poller, left, right } = Tasks::new(context().checked_domain().unwrap(), 2);
+    let mut driver = poller.driver().unwrap();
+    let ((mut sender, _receiver), (_other, mut peer)) = (left, right);
+    // The peer has no receive yet, so the queue is full.
+    let sent = [(); 2].map(|()| sender.send(domain.buffer(8).unwrap()).unwrap());
+    let shared = sender.into_shared();
+    let [mut first, mut second] = [(); 2].map(|()| Box::pin(shared.room()));
+    assert!(poll_once(&mut first).is_pending());
+    let panicking = Waker::from(Arc::new(Panicking));
+    assert!(second.as_mut().poll(&mut Context::from_waker(&panicking)).is_pending());
+    for posted in sent {
+        peer.post(domain.buffer(8).unwrap()).unwrap();
+        driver.block_on(posted).unwrap().unwrap();
+    }
+    assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut first).is_ready())).is_err());
+    drop((first, second));
+    let [one, two] = [(); 2].map(|()| poll_once(&mut Box::pin(shared.room())));
+    assert!(one.is_ready() && two.is_ready());
+}
+
+/// Two connected pairs on the soft device, where requests complete at once, and two more that are not split. The left
+/// receiver waits with a waker that panics, and its message is in the completion queue. Whoever polls next panics.
+fn about_to_panic() -> (Tasks<Checked>, Driver<Checked>, [QueuePair<Checked, ReadyToSend>; 2]) {
+    let context = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap();
+    let domain = context.checked_domain().unwrap();
+    let (queue, poller) = domain.completion_queue(256).unwrap();
+    let poller = SharedPoller::new(poller);
+    let limits = Limits { sends: 8, receives: 8, ..Limits::default() };
+    let port = domain.context().active_port().unwrap();
+    let pair = || domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+    let both = || connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
+    let ((left, right), others) = (both(), both());
+    let [mut left, mut right] = [left, right].map(|pair| poller.split(pair).unwrap());
+    // It does not run.
+    let driver = poller.driver().unwrap();
+    left.1.post(domain.buffer(8).unwrap()).unwrap();
+    let panicking = Waker::from(Arc::new(Panicking));
+    assert!(left.1.poll_next(&mut Context::from_waker(&panicking)).is_pending());
+    mem::forget(right.0.send(Inline(b"")).unwrap());
+    (Tasks { domain, poller, left, right }, driver, others.into())
+}
+
+#[test]
+fn a_waker_that_panics_loses_no_answer_of_who_polled() {
+    for fails in [false, true] {
+        let (mut tasks, _driver, _others) = about_to_panic();
+        let (_region, remote) = target(&tasks.domain);
+        let remote = if fails { RemoteRegion::of_peer(8, 8, 8).unwrap() } else { remote };
+        let mut posted = tasks.left.0.write(tasks.domain.buffer(8).unwrap(), &remote).unwrap();
+        assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut posted).is_ready())).is_err());
+        assert!(support::eventually(|| match poll_once(&mut posted) {
+            Poll::Ready(answer) => fails != answer.is_ok(),
+            Poll::Pending => false,
+        }));
+    }
+}
+
+#[test]
+fn a_waker_that_panics_loses_no_message_of_who_polled() {
+    let (mut tasks, _driver, _others) = about_to_panic();
+    for byte in *b"ab" {
+        tasks.right.1.post(tasks.domain.buffer(8).unwrap()).unwrap();
+        mem::forget(tasks.left.0.send(tasks.buffer(&[byte])).unwrap());
+    }
+    assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut pin!(tasks.right.1.next())).is_ready())).is_err());
+    for byte in *b"ab" {
+        let Poll::Ready(Some(Ok(message))) = poll_once(&mut pin!(tasks.right.1.next())) else { panic!("no message") };
+        assert_eq!(message.into_received().unwrap()[..], [byte]);
+    }
+}
+
+#[test]
+fn a_waker_that_panics_loses_nothing_of_a_batch_of_who_polled() {
+    let (mut tasks, _driver, _others) = about_to_panic();
+    let (_region, remote) = target(&tasks.domain);
+    let mut items = tasks.domain.buffers(3, 8).unwrap();
+    let mut posted = tasks.left.0.post_all(&mut items, |buffer| WorkRequest::write(buffer, &remote)).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut posted).is_ready())).is_err());
+    let Poll::Ready(Ok(buffers)) = poll_once(&mut posted) else { panic!("no answer") };
+    assert_eq!(buffers.len(), 3);
+}
+
+#[test]
+fn a_waker_that_panics_while_a_batch_is_dropped_loses_nothing_of_it() {
+    let (mut tasks, _driver, _others) = about_to_panic();
+    let (_region, remote) = target(&tasks.domain);
+    let mut items = tasks.domain.buffers(3, 8).unwrap();
+    let posted = tasks.left.0.post_all(&mut items, |buffer| WorkRequest::write(buffer, &remote)).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(posted))).is_err());
+    assert!(support::eventually(|| tasks.left.0.counters().strays == 3));
+}
+
+#[test]
+fn a_waker_that_panics_while_a_pair_is_split_leaves_no_lane_behind() {
+    let (mut tasks, _driver, [mut pair, _peer]) = about_to_panic();
+    let freed = Arc::new(AtomicUsize::new(0));
+    // The peer has no receive, so the split finds two requests in flight.
+    for _ in 0..2 {
+        let memory = tasks.domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap().split().1;
+        pair.post_send(memory).unwrap();
+    }
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(tasks.poller.split(pair)))).is_err());
+    assert!(support::eventually(|| {
+        drop(poll_once(&mut tasks.left.0.send(Inline(b"")).unwrap()));
+        freed.load(Ordering::SeqCst) == 2
+    }));
+}
+
+/// The first in the line gives up. Its waker panics when it is dropped. The next one is woken all the same.
+#[test]
+fn a_waker_whose_drop_panics_keeps_nobody_in_the_line() {
+    /// The drop of this waker panics while the test wants that.
+    struct BadDrop(Arc<AtomicUsize>);
+    impl Wake for BadDrop {
+        fn wake(self: Arc<Self>) {}
+    }
+    impl Drop for BadDrop {
+        fn drop(&mut self) {
+            assert_eq!(self.0.load(Ordering::SeqCst), 0, "the drop of this waker panics");
+        }
+    }
+    let Tasks { poller, left: (sender, _receiver), right: _right, .. } =
+        Tasks::new(context().checked_domain().unwrap(), 1);
+    let _driver = poller.driver().unwrap();
+    let shared = sender.into_shared();
+    let kept = block_on(shared.room()).unwrap();
+    let [mut first, mut second] = [(); 2].map(|()| Box::pin(shared.room()));
+    let (panics, woken) = (Arc::new(AtomicUsize::new(0)), Arc::new(Count::default()));
+    let bad = Waker::from(Arc::new(BadDrop(Arc::clone(&panics))));
+    assert!(first.as_mut().poll(&mut Context::from_waker(&bad)).is_pending());
+    let waker = Waker::from(Arc::clone(&woken));
+    assert!(second.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    // Another waker takes the place of the bad one in the lane, so that the line has the last one.
+    mem::forget(bad.clone());
+    drop(bad);
+    drop((first, kept));
+    assert!(woken.0.load(Ordering::SeqCst) > 0);
+    assert!(second.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+}
+
+/// A waker that uses a shared sender when it is woken, as an executor may that polls its tasks in `wake`.
+struct Uses(SharedSender<Checked>);
+
+impl Wake for Uses {
+    fn wake(self: Arc<Self>) {
+        self.0.with(|sender| sender.free());
+    }
+}
+
+/// `post_all` has posted one request and refuses the next, so it abandons the first, and that wakes a reader. The
+/// reader's waker uses the sender. With the lock held, this would wait for ever.
+#[test]
+fn a_lent_sender_wakes_nobody_under_its_lock() {
+    for aborts in [false, true] {
+        let context = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap();
+        let Tasks { domain, poller, left: (sender, mut receiver), right: (mut peer, _other) } =
+            Tasks::new(context.checked_domain().unwrap(), 8);
+        let (_region, remote) = target(&domain);
+        let _driver = poller.driver().unwrap();
+        let shared = sender.into_shared();
+        receiver.post(domain.buffer(8).unwrap()).unwrap();
+        let waker = Waker::from(Arc::new(Uses(shared.clone())));
+        assert!(receiver.poll_next(&mut Context::from_waker(&waker)).is_pending());
+        mem::forget(peer.send(Inline(b"")).unwrap());
+        let mut items = domain.buffers(2, 8).unwrap();
+        let is_refused = shared.with(|sender| {
+            let short = remote.slice(0..4).unwrap();
+            let mut targets = [remote, short].into_iter();
+            items.iter_mut().for_each(|buffer| buffer.set_len(8).unwrap());
+            let result =
+                sender.post_all(&mut items, |buffer| WorkRequest::write(buffer, &targets.next().unwrap())).map(drop);
+            if aborts {
+                sender.abort().unwrap();
+            }
+            result.is_err()
+        });
+        assert!(is_refused);
+    }
+}
+
+/// The device does not flush, so the end of the pair at the deadline answers its send. The waker of that one panics.
+/// The close goes on with the next poll, and gives all buffers.
+#[test]
+fn a_waker_that_panics_while_a_pair_is_closed_costs_no_buffer() {
+    let (fabric, domain) = support::own_device!();
+    let Tasks { domain, poller, left: (mut sender, mut receiver), right: _right } = Tasks::new(domain, 8);
+    let _driver = poller.driver().unwrap();
+    for _ in 0..3 {
+        receiver.post(domain.buffer(8).unwrap()).unwrap();
+    }
+    let panicking = Waker::from(Arc::new(Panicking));
+    // The peer has no receive.
+    let mut sent = sender.send(Inline(b"")).unwrap();
+    assert!(Pin::new(&mut sent).poll(&mut Context::from_waker(&panicking)).is_pending());
+    fabric.inject(Fault::FlushWithheld);
+    let mut closing = sender.close(receiver).unwrap().within(Duration::ZERO);
+    assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut closing).is_ready())).is_err());
+    let Poll::Ready(closed) = poll_once(&mut closing) else { panic!("the pair is not closed") };
+    assert_eq!((closed.has_drained, closed.into_buffers().len()), (false, 3));
+    assert!(poll_once(&mut sent).is_ready());
+}
