@@ -34,16 +34,38 @@ pub struct Sender<B, T = ReliableConnection> {
     // Dropped before the lane, so that the driver still learns that the pair is gone.
     half: SendHalf<B, T>,
     lane: LaneHandle<B>,
-    /// How much room in the queue posts must leave for other tasks.
-    held_back: u32,
-    /// Whether a [`SharedSender`](super::SharedSender) lends this under its lock.
-    is_lent: bool,
-    deferred: Option<Box<Deferred<B>>>,
+    /// While a [`SharedSender`](super::SharedSender) lends this under its lock: 1, plus how much room posts must leave
+    /// for other tasks. Otherwise 0.
+    lent: u32,
+    deferred: Option<Box<Waking<B>>>,
 }
 
 /// What wakes tasks, and therefore waits until the lock of the [`SharedSender`](super::SharedSender) is released. Its
 /// drop wakes them.
-pub(super) struct Deferred<B> {
+pub(super) struct Deferred<B>(Option<Box<Waking<B>>>);
+
+impl<B> Deferred<B> {
+    pub(super) fn none() -> Self {
+        Self(None)
+    }
+}
+
+impl<B> Drop for Deferred<B> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        #[cold]
+        #[inline(never)]
+        fn wakes<B>(waking: Box<Waking<B>>) {
+            drop(waking);
+        }
+        if let Some(waking) = self.0.take() {
+            wakes(waking);
+        }
+    }
+}
+
+/// Its drop wakes tasks.
+struct Waking<B> {
     /// Requests that `post_all` posted before it failed. The drop abandons them.
     #[allow(dead_code, reason = "is dropped")]
     posted: Vec<PostedAll<B>>,
@@ -51,7 +73,7 @@ pub(super) struct Deferred<B> {
     aborted: Option<(Arc<Desk<B>>, Qpn)>,
 }
 
-impl<B> Drop for Deferred<B> {
+impl<B> Drop for Waking<B> {
     fn drop(&mut self) {
         if let Some((desk, pair)) = self.aborted.take() {
             desk.with_after(|state, after| state.note_broken(pair, after));
@@ -68,7 +90,7 @@ impl<B: Brand, T: Transport> Sender<B, T> {
     }
 
     pub(super) fn of_half(half: SendHalf<B, T>, lane: LaneHandle<B>) -> Self {
-        Self { half, lane, held_back: 0, is_lent: false, deferred: None }
+        Self { half, lane, lent: 0, deferred: None }
     }
 
     pub(super) fn into_half(self) -> (SendHalf<B, T>, LaneHandle<B>) {
@@ -106,15 +128,15 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         self.half.end_traffic()?;
         // If no request is in flight, none fails. So the tasks that wait for the end of the pair are woken here.
         let pair = (Arc::clone(self.lane.desk()), self.number());
-        self.defer(|deferred| deferred.aborted = Some(pair));
+        self.now_or_later(|waking| waking.aborted = Some(pair));
         Ok(())
     }
 
-    /// Does what `put` puts into [`Deferred`]: now, or when the lock of the [`SharedSender`](super::SharedSender) is
-    /// released.
-    fn defer(&mut self, put: impl FnOnce(&mut Deferred<B>)) {
-        let new = || Box::new(Deferred { posted: Vec::new(), aborted: None });
-        if self.is_lent {
+    /// Does what `put` notes: now, or when the lock of the [`SharedSender`](super::SharedSender) is released.
+    #[cold]
+    fn now_or_later(&mut self, put: impl FnOnce(&mut Waking<B>)) {
+        let new = || Box::new(Waking { posted: Vec::new(), aborted: None });
+        if self.lent > 0 {
             put(self.deferred.get_or_insert_with(new));
         } else {
             put(&mut new());
@@ -126,25 +148,22 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         (Arc::clone(self.lane.desk()), self.lane.slot())
     }
 
-    /// Lends the sender to `f`. The posts of `f` leave room for `others` requests. The caller drops what is then in
-    /// `deferred` when it has released its lock.
-    pub(super) fn lend<R>(
-        &mut self,
-        others: u32,
-        deferred: &mut Option<Box<Deferred<B>>>,
-        f: impl FnOnce(&mut Self) -> R,
-    ) -> R {
+    /// Lends the sender to `f`. The posts of `f` leave room for `others` requests. What wakes tasks goes to `deferred`,
+    /// which the caller drops when it has released its lock.
+    #[inline(always)]
+    pub(super) fn lend<R>(&mut self, others: u32, deferred: &mut Deferred<B>, f: impl FnOnce(&mut Self) -> R) -> R {
         /// Ends the loan, also if `f` panics.
-        struct Release<'s, B, T>(&'s mut Sender<B, T>, &'s mut Option<Box<Deferred<B>>>);
+        struct Release<'s, B, T>(&'s mut Sender<B, T>, &'s mut Deferred<B>);
         impl<B, T> Drop for Release<'_, B, T> {
+            #[inline(always)]
             fn drop(&mut self) {
-                (self.0.held_back, self.0.is_lent) = (0, false);
+                self.0.lent = 0;
                 if self.0.deferred.is_some() {
-                    *self.1 = self.0.deferred.take();
+                    self.1.0 = self.0.deferred.take();
                 }
             }
         }
-        (self.held_back, self.is_lent) = (others, true);
+        self.lent = others.saturating_add(1);
         f(Release(self, deferred).0)
     }
 
@@ -152,7 +171,7 @@ impl<B: Brand, T: Transport> Sender<B, T> {
     /// so.
     #[inline(always)]
     fn is_held_back(&self) -> bool {
-        self.held_back != 0 && self.half.room() <= self.held_back && !self.is_broken()
+        self.lent > 1 && self.half.room() < self.lent && !self.is_broken()
     }
 
     /// Posts a request. An error holds what `back` makes of the request.
@@ -386,8 +405,8 @@ impl<B: Brand, T: Transport> Sender<B, T> {
     {
         let first = self.half.next_id();
         // Allocates only if room is kept for other tasks and there are more items than fit.
-        let most = self.half.room().saturating_sub(self.held_back) as usize;
-        let leaves_some = self.held_back != 0 && most < items.len() && !self.is_broken();
+        let most = self.half.room().saturating_sub(self.lent.saturating_sub(1)) as usize;
+        let leaves_some = self.lent > 1 && most < items.len() && !self.is_broken();
         let rest = if leaves_some { items.split_off(most) } else { Vec::new() };
         let posting = Posting { sender: self, items, rest, first, is_done: false };
         posting.sender.half.post_all(posting.items, make).map(|_| posting.done())
@@ -408,9 +427,9 @@ impl<B: Brand, T: Transport> Sender<B, T> {
 
     /// As [`room`](Self::room), for a future written by hand.
     pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), PollError>> {
-        let Self { half, lane, is_lent, .. } = self;
+        let Self { half, lane, lent, .. } = self;
         let slot = lane.slot();
-        if half.room() > 0 || *is_lent {
+        if half.room() > 0 || *lent > 0 {
             return Poll::Ready(Ok(()));
         }
         lane.desk().poll_for(
@@ -509,7 +528,7 @@ impl<B: Brand, T: Transport, X> Drop for Posting<'_, B, T, X> {
     fn drop(&mut self) {
         if !self.is_done {
             let posted = self.end();
-            self.sender.defer(|deferred| deferred.posted.push(posted));
+            self.sender.now_or_later(|waking| waking.posted.push(posted));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A sender for many tasks.
 
 use super::lane::Parked;
-use super::sender::Sender;
+use super::sender::{Deferred, Sender};
 use crate::completion::PollError;
 use crate::domain::Brand;
 use crate::queue::transport::{ReliableConnection, Transport};
@@ -64,7 +64,7 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
     /// [`PostError::QueueFull`](crate::PostError::QueueFull).
     pub fn with<R>(&self, f: impl FnOnce(&mut Sender<B, T>) -> R) -> R {
         // Declared before the guard, so it is dropped, and wakes, after the guard, also if `f` panics.
-        let mut deferred = None;
+        let mut deferred = Deferred::none();
         let mut inner = lock(&*self.inner);
         let promised = if inner.waiting.is_empty() { inner.permits } else { u32::MAX };
         inner.sender.lend(promised, &mut deferred, f)
@@ -221,7 +221,7 @@ impl<B: Brand, T: Transport> Permit<'_, B, T> {
     pub fn with<R>(self, f: impl FnOnce(&mut Sender<B, T>) -> R) -> R {
         // Declared before the guard, so they are dropped, and wake, after the guard, also if `f` panics.
         let _wake_first;
-        let mut deferred = None;
+        let mut deferred = Deferred::none();
         let mut guard = lock(&*self.sender.inner);
         mem::forget(self);
         // The permit ends and the post happens while the lock is held once. Otherwise the permits could promise more

@@ -147,6 +147,7 @@ mod tests {
     use super::*;
     use crate::inflight::{QueueKey, QueueKind};
     use crate::queue::QueueIds;
+    use crate::types::Qpn;
     use loom::thread;
     use std::sync::{Arc, PoisonError};
     use std::task::{Context, Poll, Wake, Waker};
@@ -241,7 +242,7 @@ mod tests {
         builder.preemption_bound = Some(bound);
         builder.check(move || {
             let desk: Shared = Arc::new(Desk::new(Poller::new()));
-            let ids = QueueIds { first: id(0), next: id(0), in_flight: 0 };
+            let ids = QueueIds { first: id(0), next: id(0), in_flight: 0, pair: Qpn::new(1).unwrap() };
             desk.attach(|| ids, 4);
             assert!(desk.enter_driver());
             let tasks = tasks.map(|task| {
