@@ -81,6 +81,8 @@ struct Ending<B: Brand, T: Transport> {
 /// How the wait for the requests of a pair has ended. The pair was then destroyed, or leaked.
 struct Drained {
     has_drained: bool,
+    /// How many requests were in flight when the pair was destroyed.
+    left: u32,
     not_destroyed: Option<VerbError>,
 }
 
@@ -196,6 +198,7 @@ impl<B: Brand, T: Transport> Closing<B, T> {
     pub fn now(mut self) -> Closed<B> {
         let Some(mut ending) = self.ending.take() else { return nothing() };
         ending.destroy(false);
+        ending.settle_left();
         ending.into_closed()
     }
 }
@@ -206,7 +209,6 @@ impl<B: Brand, T: Transport> Future for Closing<B, T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Closed<B>> {
         let this = &mut *self;
         let Some(ending) = &mut this.ending else { return Poll::Ready(nothing()) };
-        // If a waker panics in `destroy`, the next poll goes on here.
         if ending.drained.is_none() {
             let has_drained = match ending.poll_drained(context) {
                 Poll::Ready(has_drained) => has_drained,
@@ -220,6 +222,8 @@ impl<B: Brand, T: Transport> Future for Closing<B, T> {
             };
             ending.destroy(has_drained);
         }
+        // If a waker panics here, the next poll begins here again.
+        ending.settle_left();
         Poll::Ready(this.ending.take().map_or_else(nothing, Ending::into_closed))
     }
 }
@@ -269,18 +273,22 @@ impl<B: Brand, T: Transport> Ending<B, T> {
         receives.map(|result| result.is_ok())
     }
 
-    /// Destroys the pair, and settles the completions of its requests. This runs wakers.
+    /// Destroys the pair.
     fn destroy(&mut self, has_drained: bool) {
-        let drained = self.drained.insert(Drained { has_drained, not_destroyed: None });
-        let mut left = 0;
+        let drained = self.drained.insert(Drained { has_drained, left: 0, not_destroyed: None });
         if let Some(pair) = self.pair.take() {
             let (sends, receives) = pair.in_flight();
-            left = sends.saturating_add(receives);
+            drained.left = sends.saturating_add(receives);
             self.first_failure = self.first_failure.or(pair.first_failure());
             if let Err(DestroyError { source, .. }) = pair.destroy() {
                 drained.not_destroyed = Some(source);
             }
         }
+    }
+
+    /// Settles the completions of the requests of a pair that was destroyed. This runs wakers.
+    fn settle_left(&self) {
+        let left = self.drained.as_ref().map_or(0, |drained| drained.left);
         for lane in [&self.sends, &self.receives] {
             lane.desk().settle_up_to(left);
         }
@@ -295,8 +303,8 @@ impl<B: Brand, T: Transport> Ending<B, T> {
         }
         let strays = self.sends.end().map_or_else(Vec::new, |left| left.strays.into());
         let receives = self.receives.end().map_or_else(Vec::new, |left| left.inbox.into());
-        let Drained { has_drained, not_destroyed } =
-            self.drained.unwrap_or(Drained { has_drained: false, not_destroyed: None });
+        let (has_drained, not_destroyed) =
+            self.drained.map_or((false, None), |drained| (drained.has_drained, drained.not_destroyed));
         let closed = Closed { first_failure: self.first_failure, receives, strays, has_drained, not_destroyed };
         trace::closed(closed.receives.len(), closed.strays.len(), has_drained);
         closed

@@ -288,9 +288,11 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
             return Poll::Ready(end.clone());
         }
         if let Poll::Ready(end) = link.bond.poll_end(context) {
+            // Noted first, since `abort` wakes tasks, and a waker may panic.
+            let end = link.end_with(sender.number(), end);
             // Without the move to Error, the receives would never come out. The move fails if the device is gone too.
             let _ = sender.abort();
-            return Poll::Ready(link.end_with(sender.number(), end));
+            return Poll::Ready(end);
         }
         if let Some(keep_alive) = &mut link.keep_alive {
             keep_alive.poll(sender, context);

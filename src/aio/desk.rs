@@ -587,11 +587,11 @@ impl<B> State<B> {
         let mut left = None;
         if let Some(place) = self.lanes.get_mut(slot) {
             let lane = place.get_or_insert_with(|| Lane::new(depth));
-            let (before, has_ended) = (lane.generation, lane.has_ended());
+            let (before, pair_before, has_ended) = (lane.generation, lane.pair, lane.has_ended());
             if before != 0 {
                 left = Some(lane.renew(ids.first, depth, &mut sends, &mut self.tally, after));
             }
-            let pair_before = lane.pair.replace(ids.pair);
+            lane.pair = Some(ids.pair);
             lane.generation = self.generations;
             lane.first = Some(ids.first);
             // The handle of the last queue has not ended yet. It takes what is left when it ends.
@@ -644,8 +644,12 @@ impl<B> State<B> {
             } else if id.key().is_send() {
                 sends.push(completion);
             } else {
-                // Nobody waits on the new lane yet, so this wakes nobody.
-                self.settle(completion, after);
+                // Nobody waits on the new lane yet, so this wakes nobody. When the completion came, it woke those whom
+                // the end of its pair concerns.
+                if !completion.is_success() {
+                    self.count_failure(id);
+                }
+                self.place(completion, after);
             }
         }
     }
@@ -670,15 +674,19 @@ impl<B> State<B> {
         }
     }
 
-    /// Counts a failed request. It has broken its pair. That need not be the pair of the lane: a shared receive is
-    /// counted in the lane of the shared receive queue.
+    /// Notes that a request has failed. That has broken its pair. A shared receive is counted in the lane of the shared
+    /// receive queue, and not in a lane of the pair.
     #[cold]
     #[inline(never)]
     fn note_failure(&mut self, completion: &Completion<B>, after: &mut After<B>) {
-        if let Some(lane) = lane_of(&mut self.lanes, &mut self.shared, completion.id()) {
+        self.count_failure(completion.id());
+        self.note_broken(completion.pair(), after);
+    }
+
+    fn count_failure(&mut self, id: WorkId) {
+        if let Some(lane) = lane_of(&mut self.lanes, &mut self.shared, id) {
             lane.counters.failed += 1;
         }
-        self.note_broken(completion.pair(), after);
     }
 
     /// Puts a completion in its place.
@@ -687,6 +695,12 @@ impl<B> State<B> {
         if !completion.is_success() {
             self.note_failure(&completion, after);
         }
+        self.place(completion, after);
+    }
+
+    /// As [`settle`](Self::settle), for a completion whose failure was noted before.
+    #[inline(always)]
+    fn place(&mut self, completion: Completion<B>, after: &mut After<B>) {
         let Self { lanes, shared, tally, .. } = self;
         let id = completion.id();
         let kind = id.key().kind();

@@ -188,8 +188,8 @@ impl<B: Brand, A: Exposed, M: Memory> Deref for Lent<B, A, M> {
 
 impl<B: Brand, A: Exposed, M: Memory> Drop for Lent<B, A, M> {
     fn drop(&mut self) {
-        // If the device does not deregister the memory twice, the drop of the lease leaks it. The peer may then access
-        // it for good, so it counts against the quota for good.
+        // If the device refuses twice, the drop of the lease tries once more, and otherwise leaks the memory. Its result
+        // is unknown here, and the peer may still have access. So the memory still counts against the quota.
         let ended = self.lease.take().map(|lease| lease.end().or_else(|error| error.region.end()));
         if let Some(Ok(_)) = ended {
             self.lending.shared.change(|core| core.end(self.id));
