@@ -188,8 +188,9 @@ impl<B: Brand, A: Exposed, M: Memory> Deref for Lent<B, A, M> {
 
 impl<B: Brand, A: Exposed, M: Memory> Drop for Lent<B, A, M> {
     fn drop(&mut self) {
-        // If the device refuses twice, the drop of the lease tries once more, and otherwise leaks the memory. Its result
-        // is unknown here, and the peer may still have access. So the memory still counts against the quota.
+        // If the device refuses twice, the drop of the lease tries once more, and otherwise leaks the memory. Which of
+        // the two happens is unknown here, and the peer may still have access. So the memory still counts against the
+        // quota.
         let ended = self.lease.take().map(|lease| lease.end().or_else(|error| error.region.end()));
         if let Some(Ok(_)) = ended {
             self.lending.shared.change(|core| core.end(self.id));
