@@ -374,7 +374,7 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
             }
             Meaning::NotAsked(error) => Err(self.not_asked(error)),
             Meaning::Respond => self.respond(event.parameters).map(Progress::Done),
-            // iWARP: the device has moved the pair and answered the peer.
+            // iWARP: the device itself has moved the pair to Ready To Send, and has answered the peer.
             _ => self.adopt(event.parameters).map(Progress::Done),
         }
     }

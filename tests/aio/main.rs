@@ -80,6 +80,17 @@ fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
+/// Lets the driver poll, at least twice.
+fn takes_turns<B: Brand>(driver: &mut Driver<B>) {
+    let mut count = 0;
+    let turns = poll_fn(|context| {
+        count += 1;
+        context.waker().wake_by_ref();
+        if count < 3 { Poll::Pending } else { Poll::Ready(()) }
+    });
+    driver.block_on(turns).unwrap();
+}
+
 /// The buffer of a completion, whatever its status.
 fn buffer_of<B>(completion: Completion<B>) -> Buffer<B> {
     match completion.check() {
@@ -478,7 +489,7 @@ fn what_a_pair_has_left_is_no_stray_of_the_next_one() {
     let limits = Limits { sends: 4, receives: 4, ..Limits::default() };
     let port = domain.context().active_port().unwrap();
     let pair = || domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
-    // New pairs reuse the slots in turn, so that send and receive queues get each slot.
+    // New pairs reuse the slots in turn, so that each slot is given to send queues and also to receive queues.
     let mut old = Vec::new();
     for _ in 0..4 {
         let (left, right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
@@ -969,15 +980,6 @@ fn pairs_that_never_connect_keep_little_memory_and_none_of_a_pool() {
     let classes = vec![SizeClass { len_bytes: 64, count: 2 }];
     let pool = domain.pool(&PoolOptions { classes, growth: Growth::Never, ..PoolOptions::default() }).unwrap();
     let mut driver = poller.driver().unwrap();
-    let mut polls = || {
-        let mut count = 0;
-        let turns = poll_fn(|context| {
-            count += 1;
-            context.waker().wake_by_ref();
-            if count < 3 { Poll::Pending } else { Poll::Ready(()) }
-        });
-        driver.block_on(turns).unwrap();
-    };
     for _ in 0..50 {
         let mut pair = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
         for _ in 0..2 {
@@ -986,7 +988,7 @@ fn pairs_that_never_connect_keep_little_memory_and_none_of_a_pool() {
         }
         drop(pair);
         assert!(support::eventually(|| {
-            polls();
+            takes_turns(&mut driver);
             pool.stats().classes[0].free == 2 && queue.room() == queue.capacity()
         }));
     }
@@ -1140,7 +1142,7 @@ fn a_connection_ends_when_a_shared_receive_of_it_fails() {
         long.set_len(64).unwrap();
         client.post_send(long).unwrap();
         assert!(support::eventually(|| {
-            driver.block_on(poller.sleep(Duration::from_millis(1))).unwrap();
+            takes_turns(&mut driver);
             woken.0.load(Ordering::SeqCst) > 0
         }));
         let Poll::Ready(End::Failed(status)) = server.poll_closed(&mut context) else { panic!("it has not ended") };

@@ -197,7 +197,7 @@ fn who_waits_for_room_is_woken_when_a_receive_fails() {
     long.set_len(64).unwrap();
     driver.block_on(peer.send(long).unwrap()).unwrap().unwrap_err();
     assert!(support::eventually(|| {
-        driver.block_on(poller.sleep(Duration::from_millis(1))).unwrap();
+        takes_turns(&mut driver);
         woken.0.load(Ordering::SeqCst) > 0
     }));
     assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());

@@ -75,7 +75,7 @@ fn about_to_panic() -> (Tasks<Checked>, Driver<Checked>, [QueuePair<Checked, Rea
     let both = || connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
     let ((left, right), others) = (both(), both());
     let [mut left, mut right] = [left, right].map(|pair| poller.split(pair).unwrap());
-    // It does not run.
+    // The driver is made, but nobody runs it. So it does not poll before the test does.
     let driver = poller.driver().unwrap();
     left.1.post(domain.buffer(8).unwrap()).unwrap();
     let panicking = Waker::from(Arc::new(Panicking));

@@ -66,6 +66,7 @@ fn every_history_is_one_that_the_model_allows() {
     };
     let strategy = programs(&CALLS, PLACES, most);
     // On a device that is not stepped, messages arrive at any time, so a reduced history may fail for another reason.
+    // So the test does not search for a reduced history there.
     let search = if is_slow || cfg!(miri) { Duration::ZERO } else { SEARCH };
     let seen = RefCell::new(BTreeSet::new());
     for seed in seeds {

@@ -80,9 +80,9 @@ impl World {
         let verbs = [Verb::RdmaGetCmEvent, Verb::RdmaResolveRoute];
         let fails = self.fail_one(random, &verbs);
         let at = self.moment(fails);
-        // Another poll may already have moved this identifier's address event into its box. A poll returns such an
-        // event first, and hides a failure of `rdma_get_cm_event`. So the failure must end this poll only if no such
-        // event can be there.
+        // Another poll may already have moved the address event of this identifier into the identifier's box. Then this
+        // poll returns that event, and does not show a failure of `rdma_get_cm_event`. So the failure is certain to end
+        // this poll only if no such event can be in the box.
         let is_bare = has_address || matches!(goal, Goal::Nowhere(_));
         let must = fails == Some(Verb::RdmaGetCmEvent) && is_bare;
         let is_late = at.now.saturating_sub(since) >= TIMEOUT;
