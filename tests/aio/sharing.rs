@@ -227,3 +227,33 @@ fn a_lent_sender_takes_no_place_in_the_line() {
     assert!(woken.0.load(Ordering::SeqCst) > 0, "the first in the line is woken");
     assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
 }
+
+/// An attack: a program exchanges the lent sender for another one, posts, aborts and panics. Every request keeps its
+/// memory until its pair is destroyed, and then all memory is freed.
+#[test]
+fn a_lent_sender_that_is_exchanged_frees_no_memory_early() {
+    if lacks_need(Need::Waiting) {
+        return;
+    }
+    let tasks = tasks!();
+    let Tasks { domain, poller, left: (sender, left), right: (mut other, right) } = tasks;
+    let freed = Arc::new(AtomicUsize::new(0));
+    let memory = || domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap().split().1;
+    let shared = sender.into_shared();
+    let mut posted = Vec::new();
+    // Neither side has a receive, so the sends wait.
+    let exchanged = catch_unwind(AssertUnwindSafe(|| {
+        shared.with(|sender| {
+            mem::swap(sender, &mut other);
+            posted.push(sender.send(memory()).unwrap());
+            posted.push(other.send(memory()).unwrap());
+            panic!("the program's code panics");
+        })
+    }));
+    exchanged.unwrap_err();
+    assert_eq!(freed.load(Ordering::SeqCst), 0);
+    other.abort().unwrap();
+    drop((shared, left, right, other));
+    drop((posted, poller, domain));
+    assert!(support::eventually(|| freed.load(Ordering::SeqCst) == 2));
+}
