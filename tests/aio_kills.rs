@@ -589,7 +589,7 @@ async fn outlive_under_load(world: &Arc<World>, way: Way, round: usize, watches:
     let killed = victim.kill();
     if watches {
         assert_eq!(soon(link.closed()).await, End::Disconnected);
-        let _ = sender.with(Sender::abort);
+        let _ = sender.with(|sender| sender.abort());
         over.send_replace(true);
     }
     let mut back = Vec::new();
@@ -681,7 +681,7 @@ async fn outlive_a_holder(world: &World, way: Way, watches: bool) -> u32 {
     let killed = soon(victim).await.unwrap().kill();
     if watches {
         assert_eq!(soon(link.closed()).await, End::Disconnected);
-        let _ = lending.sender().with(Sender::abort);
+        let _ = lending.sender().with(|sender| sender.abort());
     }
     let (memory, over) = soon(ending).await.unwrap().map_err(|error| error.source).unwrap();
     assert!(matches!(over, Over::Expired | Over::Closed), "{over:?}");
@@ -721,7 +721,7 @@ async fn outlive_an_owner(world: &World, way: Way) -> u32 {
         Ok(posted) => {
             let late = tokio::spawn(posted);
             assert_eq!(soon(link.closed()).await, End::Disconnected);
-            let _ = lending.sender().with(Sender::abort);
+            let _ = lending.sender().with(|sender| sender.abort());
             // Soft iWARP may complete the request only when the pair is destroyed.
             if !context().is_iwarp() {
                 let failure = soon(late).await.unwrap().unwrap_err().into_failure().expect("a request that failed");

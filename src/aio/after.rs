@@ -1,5 +1,6 @@
 //! What must run after a lock was released: wakers, and drops of memory.
 
+use super::lane_handle::Broken;
 use crate::completion::Completion;
 use crate::inflight::SharedLedger;
 use arrayvec::ArrayVec;
@@ -24,6 +25,7 @@ enum Todo<B> {
     DropWaker(#[allow(dead_code, reason = "is dropped")] Waker),
     DropCompletion(#[allow(dead_code, reason = "is dropped")] Completion<B>),
     DropShared(#[allow(dead_code, reason = "is dropped")] SharedLedger),
+    Broken(#[allow(dead_code, reason = "is dropped")] Broken<B>),
 }
 
 impl<B> After<B> {
@@ -58,6 +60,11 @@ impl<B> After<B> {
     /// Drops a handle of a shared receive queue that is gone. The last handle drops the receives of that queue.
     pub(super) fn drop_shared(&mut self, shared: SharedLedger) {
         self.push(Todo::DropShared(shared));
+    }
+
+    /// Wakes those at another desk whom the end of a pair concerns.
+    pub(super) fn wake_at(&mut self, other: Broken<B>) {
+        self.push(Todo::Broken(other));
     }
 
     fn push(&mut self, todo: Todo<B>) {

@@ -17,6 +17,7 @@ mod models;
 
 use super::after::{After, wake_all};
 use super::lane::{Lane, Left, Parked, Tally};
+use super::lane_handle::Broken;
 use super::outcome::{Counters, PollerCounters};
 use super::timers::{SetTimer, TimerKey, Timers};
 use crate::completion::{Armed, Completion, PollError, WaitError, WakeFor};
@@ -26,7 +27,9 @@ use crate::queue::QueueIds;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::types::Qpn;
 use arrayvec::ArrayVec;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Weak;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -48,8 +51,8 @@ pub(super) struct State<B> {
     pub(super) poller: Poller<B>,
     /// The work queues, by the slot in their ids.
     lanes: Vec<Option<Lane<B>>>,
-    /// The slots of the lanes of each pair.
-    pairs: BTreeMap<u32, ArrayVec<usize, 2>>,
+    /// The pairs that have lanes, by number.
+    pairs: BTreeMap<u32, PairLanes<B>>,
     /// How many work queues have had a lane.
     generations: u64,
     /// What each work queue left behind when its lane was given to the next queue in its slot, by generation. The
@@ -68,6 +71,26 @@ pub(super) struct State<B> {
     /// How many handles there are. The futures of requests do not count.
     handles: usize,
     pub(super) counters: PollerCounters,
+}
+
+/// Where the lanes of a pair are.
+struct PairLanes<B> {
+    /// The slots of those at this desk.
+    slots: ArrayVec<usize, 2>,
+    /// The other desk that has a lane of this pair, and the generation of that lane.
+    other: Option<(Weak<Desk<B>>, u64)>,
+}
+
+impl<B> Default for PairLanes<B> {
+    fn default() -> Self {
+        Self { slots: ArrayVec::new_const(), other: None }
+    }
+}
+
+impl<B> PairLanes<B> {
+    fn is_empty(&self) -> bool {
+        self.slots.is_empty() && self.other.is_none()
+    }
 }
 
 /// Whether there is a driver, which sleeps for all tasks.
@@ -601,7 +624,7 @@ impl<B> State<B> {
             self.leave_pair(pair_before, slot);
             // A pair has two work queues. If a number came again before the lanes of the old pair have ended, the new
             // lanes take the place of the old ones.
-            let slots = self.pairs.entry(ids.pair.value()).or_default();
+            let PairLanes { slots, .. } = self.pairs.entry(ids.pair.value()).or_default();
             if slots.is_full() {
                 slots.remove(0);
             }
@@ -656,21 +679,45 @@ impl<B> State<B> {
 
     /// Notes that the pair has no lane in this slot any more.
     fn leave_pair(&mut self, pair: Option<Qpn>, slot: usize) {
-        let Some(number) = pair.map(Qpn::value) else { return };
-        if let Some(slots) = self.pairs.get_mut(&number) {
-            slots.retain(|other| *other != slot);
-            if slots.is_empty() {
-                self.pairs.remove(&number);
+        if let Some(pair) = pair {
+            self.change_lanes(pair, |lanes| lanes.slots.retain(|other| *other != slot));
+        }
+    }
+
+    /// Notes that another desk has a lane of this pair.
+    pub(super) fn note_other(&mut self, pair: Qpn, desk: Weak<Desk<B>>, generation: u64) {
+        self.pairs.entry(pair.value()).or_default().other = Some((desk, generation));
+    }
+
+    /// Notes that the lane of this pair at another desk is gone.
+    pub(super) fn forget_other(&mut self, pair: Qpn, generation: u64) {
+        self.change_lanes(pair, |lanes| _ = lanes.other.take_if(|(_, other)| *other == generation));
+    }
+
+    fn change_lanes(&mut self, pair: Qpn, change: impl FnOnce(&mut PairLanes<B>)) {
+        if let Entry::Occupied(mut lanes) = self.pairs.entry(pair.value()) {
+            change(lanes.get_mut());
+            if lanes.get().is_empty() {
+                lanes.remove();
             }
         }
     }
 
-    /// Wakes all tasks that the end of a pair concerns.
-    pub(super) fn note_broken(&mut self, pair: Qpn, after: &mut After<B>) {
-        for slot in self.pairs.get(&pair.value()).into_iter().flatten() {
+    /// Wakes all tasks at this desk that the end of a pair concerns.
+    pub(super) fn wake_lanes(&mut self, pair: Qpn, after: &mut After<B>) {
+        for slot in self.pairs.get(&pair.value()).into_iter().flat_map(|lanes| &lanes.slots) {
             if let Some(Some(lane)) = self.lanes.get_mut(*slot) {
                 lane.note_broken(&mut self.tally, after);
             }
+        }
+    }
+
+    /// As [`wake_lanes`](Self::wake_lanes), also at the other desk that has a lane of this pair.
+    fn note_broken(&mut self, pair: Qpn, after: &mut After<B>) {
+        self.wake_lanes(pair, after);
+        let other = self.pairs.get(&pair.value()).and_then(|lanes| lanes.other.as_ref()?.0.upgrade());
+        if let Some(desk) = other {
+            after.wake_at(Broken::new(desk, pair));
         }
     }
 

@@ -7,7 +7,8 @@ use super::shared_poller::SharedPoller;
 use crate::completion::PollError;
 use crate::inflight::{Status, WorkId};
 use crate::queue::QueueIds;
-use std::sync::Arc;
+use crate::types::Qpn;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 /// The handle of a sender or a receiver to its lane. The drop of the handle ends the lane.
@@ -19,16 +20,60 @@ pub(super) struct LaneHandle<B> {
     first: WorkId,
     /// The next id of the work queue.
     next: WorkId,
+    pair: Qpn,
+    /// The desk of the pair's other lane, if that is another desk.
+    other: Option<Weak<Desk<B>>>,
+}
+
+/// A pair that is broken, and a desk with a lane of it. The drop wakes all at this desk whom the end of the pair
+/// concerns. Only a call without locks may drop it.
+pub(super) struct Broken<B> {
+    desk: Arc<Desk<B>>,
+    pair: Qpn,
+}
+
+impl<B> Broken<B> {
+    pub(super) fn new(desk: Arc<Desk<B>>, pair: Qpn) -> Self {
+        Self { desk, pair }
+    }
+}
+
+impl<B> Drop for Broken<B> {
+    fn drop(&mut self) {
+        self.desk.with_after(|state, after| state.wake_lanes(self.pair, after));
+    }
 }
 
 impl<B> LaneHandle<B> {
     /// A lane for the work queue with these ids.
     pub(super) fn new(poller: SharedPoller<B>, ids: impl FnOnce() -> QueueIds, depth: u32) -> Self {
         let (ids, generation, late) = poller.desk().attach(ids, depth);
-        let lane = Self { poller, slot: ids.next.key().slot(), generation, first: ids.next, next: ids.next };
+        let QueueIds { next, pair, .. } = ids;
+        let lane = Self { poller, slot: next.key().slot(), generation, first: next, next, pair, other: None };
         // This runs wakers. If one panics, the lane ends with its handle.
         lane.desk().settle_late(ids, late);
         lane
+    }
+
+    /// Notes that these are the lanes of one pair. If they are at two desks, each desk learns of the other, so that the
+    /// end of the pair wakes those who wait at either.
+    pub(super) fn join(left: &mut Self, right: &mut Self) {
+        if !Arc::ptr_eq(left.desk(), right.desk()) {
+            left.note_other(right);
+            right.note_other(left);
+        }
+    }
+
+    fn note_other(&mut self, other: &Self) {
+        let desk = Arc::downgrade(other.desk());
+        self.other = Some(Weak::clone(&desk));
+        self.desk().with(|state| state.note_other(self.pair, desk, other.generation));
+    }
+
+    /// The pair, which is broken: its drop wakes all whom that concerns, at both desks.
+    pub(super) fn broken(&self) -> [Option<Broken<B>>; 2] {
+        let other = self.other.as_ref().and_then(Weak::upgrade);
+        [Some(Arc::clone(self.desk())), other].map(|desk| desk.map(|desk| Broken::new(desk, self.pair)))
     }
 
     #[inline(always)]
@@ -77,6 +122,10 @@ impl<B> LaneHandle<B> {
 
     /// Ends the lane, and returns what nobody has fetched from it.
     pub(super) fn end(&self) -> Option<Left<B>> {
+        let other = self.other.as_ref().and_then(Weak::upgrade);
+        if let Some(other) = other {
+            other.with(|state| state.forget_other(self.pair, self.generation));
+        }
         self.desk().end(self.slot, self.generation, self.next)
     }
 }

@@ -33,6 +33,8 @@
 //! - A4: a permit ends before its sender.
 //! - A5: what a task posts is of the domain of its queue pair.
 //! - A6: a sender has one holder.
+//! - A7: a sender that is lent does not wait.
+//! - A8: a sender that is lent is not exchanged for another one.
 //!
 //! # Where memory is
 //!
@@ -70,6 +72,7 @@ mod posted_all;
 mod receiver;
 mod refill;
 mod sender;
+mod sender_mode;
 mod shared_poller;
 mod shared_receives;
 mod shared_sender;
@@ -91,6 +94,7 @@ pub use posted_all::{PostedAll, PostedAllError};
 pub use receiver::Receiver;
 pub use refill::RefillError;
 pub use sender::Sender;
+pub use sender_mode::{Borrowed, LentSender, Owned, SenderMode};
 pub use shared_poller::SharedPoller;
 pub use shared_receives::{ReceivesError, SharedReceives};
 pub use shared_sender::{Permit, SharedSender};

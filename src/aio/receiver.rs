@@ -55,6 +55,10 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         (half, lane, Rest { fewest, refill })
     }
 
+    pub(super) fn lane_mut(&mut self) -> &mut LaneHandle<B> {
+        &mut self.lane
+    }
+
     /// Waits until the pair breaks.
     pub(super) fn poll_failure(&mut self, context: &mut Context<'_>) -> Poll<Result<Status, PollError>> {
         let Self { half, lane, .. } = self;
@@ -74,10 +78,14 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
     {
         let posted = self.half.post_receive(memory);
         self.lane.note_next(self.half.next_id());
-        if let Some(refill) = &mut self.refill
-            && posted.is_ok()
-        {
-            refill.note_posted();
+        match &posted {
+            Ok(_) => {
+                if let Some(refill) = &mut self.refill {
+                    refill.note_posted();
+                }
+            }
+            Err(PostError::Uncertain { .. }) => self.wake_all(),
+            Err(_) => {}
         }
         posted
     }
@@ -120,8 +128,8 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         });
         let mut refill = Refill::new(pool, self.lane.poller().domain(), len_bytes, [most, out])?;
         refill.run(&mut self.half);
-        self.lane.note_next(self.half.next_id());
         self.refill = Some(Box::new(refill));
+        self.note_refill();
         Ok(())
     }
 
@@ -176,13 +184,13 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
             let _ = self.poll_refill(context);
         }
         loop {
-            self.with_refill(|refill, half| refill.run(half));
+            self.run_refill();
             let found = ready!(self.poll_posted(context));
             if found.is_some() {
-                self.with_refill(|refill, half| {
+                if let Some(refill) = &mut self.refill {
                     refill.note_taken();
-                    refill.run(half);
-                });
+                }
+                self.run_refill();
                 return Poll::Ready(found);
             }
             if !ready!(self.poll_refill(context)) {
@@ -191,19 +199,36 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         }
     }
 
+    /// Posts receives, if this receiver posts by itself.
+    fn run_refill(&mut self) {
+        if let Some(refill) = &mut self.refill {
+            refill.run(&mut self.half);
+            self.note_refill();
+        }
+    }
+
     /// Waits for a buffer of the pool, and posts it.
     fn poll_refill(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         let Some(refill) = &mut self.refill else { return Poll::Ready(false) };
         let posted = refill.poll_one(&mut self.half, self.lane.poller(), context);
-        self.lane.note_next(self.half.next_id());
+        self.note_refill();
         posted
     }
 
-    /// Calls `f` with the refill, if there is one, and notes the next id, since `f` may post.
-    fn with_refill<R>(&mut self, f: impl FnOnce(&mut Refill<B, T>, &mut ReceiveHalf<B, T>) -> R) -> Option<R> {
-        let result = f(self.refill.as_mut()?, &mut self.half);
+    /// Notes what the refill has posted.
+    fn note_refill(&mut self) {
         self.lane.note_next(self.half.next_id());
-        Some(result)
+        if self.refill.as_mut().is_some_and(|refill| refill.take_uncertain()) {
+            self.wake_all();
+        }
+    }
+
+    /// Wakes all whom the end of the pair concerns, after a post of uncertain outcome. Such a post breaks the pair, and
+    /// no completion says so.
+    #[cold]
+    #[inline(never)]
+    fn wake_all(&self) {
+        drop(self.lane.broken());
     }
 
     fn poll_completion(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Completion<B>, PollError>>> {

@@ -3,9 +3,11 @@
 use super::shared_poller::SharedPoller;
 use super::timer::Timer;
 use crate::domain::{Brand, DomainId};
+use crate::inflight::{PostError, WorkId};
 use crate::memory::{Buffer, Pool, Take, TooLong};
 use crate::queue::transport::{OwnReceives, Transport};
 use crate::queue::{BETWEEN_KICKS, ReceiveHalf};
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -35,9 +37,11 @@ pub(super) struct Refill<B, T> {
     /// When the wait looks at the pair again. If the pair breaks, nothing else wakes the wait: no receive is posted, so
     /// none is flushed.
     next_look: Option<Timer<B>>,
+    /// Whether a post had an uncertain outcome, which breaks the pair.
+    is_uncertain: bool,
     /// Posts a receive. This is a function pointer, because `post_receive` exists only for some transports, and this
     /// type serves all.
-    post: fn(&mut ReceiveHalf<B, T>, Buffer<B>) -> bool,
+    post: fn(&mut ReceiveHalf<B, T>, Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>>,
 }
 
 impl<B: Brand, T: OwnReceives> Refill<B, T> {
@@ -52,8 +56,9 @@ impl<B: Brand, T: OwnReceives> Refill<B, T> {
             return Err(RefillError::OtherDomain);
         }
         pool.holds(len_bytes)?;
-        let post = |half: &mut ReceiveHalf<B, T>, buffer| half.post_receive(buffer).is_ok();
-        Ok(Self { pool: pool.clone(), len_bytes, most, out, wait: None, next_look: None, post })
+        let post = |half: &mut ReceiveHalf<B, T>, buffer| half.post_receive(buffer);
+        let (wait, next_look, is_uncertain) = (None, None, false);
+        Ok(Self { pool: pool.clone(), len_bytes, most, out, wait, next_look, is_uncertain, post })
     }
 }
 
@@ -101,6 +106,11 @@ impl<B: Brand, T: Transport> Refill<B, T> {
         self.wait.is_some()
     }
 
+    /// Whether a post since the last call had an uncertain outcome.
+    pub(super) fn take_uncertain(&mut self) -> bool {
+        mem::take(&mut self.is_uncertain)
+    }
+
     /// Notes a receive that the program has posted.
     pub(super) fn note_posted(&mut self) {
         self.out += 1;
@@ -112,9 +122,10 @@ impl<B: Brand, T: Transport> Refill<B, T> {
     }
 
     fn posts(&mut self, half: &mut ReceiveHalf<B, T>, buffer: Buffer<B>) -> bool {
-        let is_posted = (self.post)(half, buffer);
-        self.out += u32::from(is_posted);
-        is_posted
+        let posted = (self.post)(half, buffer);
+        self.is_uncertain |= matches!(posted, Err(PostError::Uncertain { .. }));
+        self.out += u32::from(posted.is_ok());
+        posted.is_ok()
     }
 }
 

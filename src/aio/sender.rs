@@ -6,6 +6,7 @@ use super::lane_handle::LaneHandle;
 use super::outcome::Counters;
 use super::posted::{Answers, Fetched, Posted, Returned};
 use super::posted_all::PostedAll;
+use super::sender_mode::{Owned, SenderMode, Waking};
 use super::shared_poller::SharedPoller;
 use crate::completion::{Completion, PollError, Work};
 use crate::domain::Brand;
@@ -18,9 +19,11 @@ use crate::queue::datagram::Recipient;
 use crate::queue::request::{self, Atomic, BindWindow, Read, Revoke, SendInvalidating, SendTo, Write};
 use crate::queue::transport::{Carries, ReliableConnection, Transport};
 use crate::queue::{RequestMemory, SendHalf, SendMemory};
+use crate::seal::KEY;
 use crate::types::Qpn;
 use crate::verb_error::VerbError;
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -29,59 +32,53 @@ use std::task::{Context, Poll};
 /// Requests are posted in the order of the calls, and a request is executed even if nobody awaits it. A call that
 /// cannot post gives the memory back in its error. If the queue is full, [`room`](Self::room) waits for room.
 ///
-/// A sender is for one task. [`into_shared`](Self::into_shared) makes a sender for many tasks.
-pub struct Sender<B, T = ReliableConnection> {
-    // Dropped before the lane, so that the driver still learns that the pair is gone.
-    half: SendHalf<B, T>,
-    lane: LaneHandle<B>,
-    /// While a [`SharedSender`](super::SharedSender) lends this under its lock: 1, plus how much room posts must leave
-    /// for other tasks. Otherwise 0.
-    lent: u32,
-    deferred: Option<Box<Waking<B>>>,
-}
-
-/// What wakes tasks, and therefore waits until the lock of the [`SharedSender`](super::SharedSender) is released. Its
-/// drop wakes them.
-pub(super) struct Deferred<B>(Option<Box<Waking<B>>>);
-
-impl<B> Deferred<B> {
-    pub(super) fn none() -> Self {
-        Self(None)
-    }
-}
-
-impl<B> Drop for Deferred<B> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        #[cold]
-        #[inline(never)]
-        fn wakes<B>(waking: Box<Waking<B>>) {
-            drop(waking);
-        }
-        if let Some(waking) = self.0.take() {
-            wakes(waking);
-        }
-    }
-}
-
-/// Its drop wakes tasks.
-struct Waking<B> {
-    /// Requests that `post_all` posted before it failed. The drop abandons them.
-    #[allow(dead_code, reason = "is dropped")]
-    posted: Vec<PostedAll<B>>,
-    /// The pair, if the program has aborted it.
-    aborted: Option<(Arc<Desk<B>>, Qpn)>,
-}
-
-impl<B> Drop for Waking<B> {
-    fn drop(&mut self) {
-        if let Some((desk, pair)) = self.aborted.take() {
-            desk.with_after(|state, after| state.note_broken(pair, after));
-        }
-    }
+/// A sender is for one task. [`into_shared`](Self::into_shared) makes a sender for many tasks, which lends its sender
+/// for the length of a call: as a sender whose mode `M` is [`Borrowed`](super::Borrowed).
+///
+/// # Rules
+///
+/// The compiler enforces each of them; programs that break them are in `ui-tests/aio`.
+///
+/// - A7: a sender that is lent does not wait.
+/// - A8: a sender that is lent is not exchanged for another one.
+pub struct Sender<B, T = ReliableConnection, M = Owned<B, T>> {
+    mode: M,
+    types: PhantomData<fn() -> (B, T)>,
 }
 static_assertions::assert_impl_all!(Sender<()>: Send);
 static_assertions::assert_not_impl_any!(Sender<()>: Clone);
+
+impl<B, T, M: SenderMode<B, T>> Sender<B, T, M> {
+    #[inline(always)]
+    pub(super) fn of_mode(mode: M) -> Self {
+        Self { mode, types: PhantomData }
+    }
+
+    #[inline(always)]
+    pub(super) fn mode_mut(&mut self) -> &mut M {
+        &mut self.mode
+    }
+
+    #[inline(always)]
+    fn half(&self) -> &SendHalf<B, T> {
+        &self.mode.owned(KEY).half
+    }
+
+    #[inline(always)]
+    fn half_mut(&mut self) -> &mut SendHalf<B, T> {
+        &mut self.mode.owned_mut(KEY).half
+    }
+
+    #[inline(always)]
+    fn lane(&self) -> &LaneHandle<B> {
+        &self.mode.owned(KEY).lane
+    }
+
+    #[inline(always)]
+    pub(super) fn lane_mut(&mut self) -> &mut LaneHandle<B> {
+        &mut self.mode.owned_mut(KEY).lane
+    }
+}
 
 impl<B: Brand, T: Transport> Sender<B, T> {
     pub(super) fn new(half: SendHalf<B, T>, poller: SharedPoller<B>, depth: u32) -> Self {
@@ -90,31 +87,68 @@ impl<B: Brand, T: Transport> Sender<B, T> {
     }
 
     pub(super) fn of_half(half: SendHalf<B, T>, lane: LaneHandle<B>) -> Self {
-        Self { half, lane, lent: 0, deferred: None }
+        Self::of_mode(Owned { half, lane })
     }
 
     pub(super) fn into_half(self) -> (SendHalf<B, T>, LaneHandle<B>) {
-        (self.half, self.lane)
+        (self.mode.half, self.mode.lane)
     }
 
     pub(super) fn poller(&self) -> &SharedPoller<B> {
-        self.lane.poller()
+        self.lane().poller()
     }
 
     /// The id of the next request.
     pub(super) fn next_id(&self) -> WorkId {
-        self.half.next_id()
+        self.half().next_id()
     }
 
     /// Waits until the pair breaks.
     pub(super) fn poll_failure(&mut self, context: &mut Context<'_>) -> Poll<Result<Status, PollError>> {
-        let Self { half, lane, .. } = self;
+        let Owned { half, lane } = &mut self.mode;
         lane.poll_failure(context, || half.broken_by())
     }
 
+    /// The desk, and the slot of the lane in it.
+    pub(super) fn place(&self) -> (Arc<Desk<B>>, usize) {
+        (Arc::clone(self.lane().desk()), self.lane().slot())
+    }
+
+    /// Waits until the queue has room for one more request. If the pair is broken, this is ready too, and the next post
+    /// says why.
+    ///
+    /// Dropping the future loses nothing.
+    ///
+    /// # Errors
+    ///
+    /// The completion queue failed.
+    pub async fn room(&mut self) -> Result<(), PollError> {
+        std::future::poll_fn(|context| self.poll_room(context)).await
+    }
+
+    /// As [`room`](Self::room), for a future written by hand.
+    pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), PollError>> {
+        let Owned { half, lane } = &mut self.mode;
+        let slot = lane.slot();
+        if half.room() > 0 {
+            return Poll::Ready(Ok(()));
+        }
+        lane.desk().poll_for(
+            context,
+            |_| (half.room() > 0 || half.broken_by().is_some()).then_some(()),
+            |state, waker, mine, after| {
+                state
+                    .with_lane(slot, |lane, tally| lane.park_for_room(waker, mine, tally, after))
+                    .unwrap_or(Parked::Yes)
+            },
+        )
+    }
+}
+
+impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
     /// Whether the pair takes no more posts.
     pub(super) fn is_broken(&self) -> bool {
-        self.half.broken_by().is_some()
+        self.half().broken_by().is_some()
     }
 
     /// Moves the pair to Error: all its requests come out, and nothing more can be posted. The receiver and the futures
@@ -125,76 +159,58 @@ impl<B: Brand, T: Transport> Sender<B, T> {
     ///
     /// The device refused.
     pub fn abort(&mut self) -> Result<(), VerbError> {
-        self.half.end_traffic()?;
-        // If no request is in flight, none fails. So the tasks that wait for the end of the pair are woken here.
-        let pair = (Arc::clone(self.lane.desk()), self.number());
-        self.now_or_later(|waking| waking.aborted = Some(pair));
+        self.half().end_traffic()?;
+        self.wake_all();
         Ok(())
     }
 
-    /// Does what `put` notes: now, or when the lock of the [`SharedSender`](super::SharedSender) is released.
+    /// Wakes all whom the end of the pair concerns. No completion does that, if no request is in flight.
     #[cold]
-    fn now_or_later(&mut self, put: impl FnOnce(&mut Waking<B>)) {
-        let new = || Box::new(Waking { posted: Vec::new(), aborted: None });
-        if self.lent > 0 {
-            put(self.deferred.get_or_insert_with(new));
-        } else {
-            put(&mut new());
-        }
-    }
-
-    /// The desk, and the slot of the lane in it.
-    pub(super) fn place(&self) -> (Arc<Desk<B>>, usize) {
-        (Arc::clone(self.lane.desk()), self.lane.slot())
-    }
-
-    /// Lends the sender to `f`. The posts of `f` leave room for `others` requests. What wakes tasks goes to `deferred`,
-    /// which the caller drops when it has released its lock.
-    #[inline(always)]
-    pub(super) fn lend<R>(&mut self, others: u32, deferred: &mut Deferred<B>, f: impl FnOnce(&mut Self) -> R) -> R {
-        /// Ends the loan, also if `f` panics.
-        struct Release<'s, B, T>(&'s mut Sender<B, T>, &'s mut Deferred<B>);
-        impl<B, T> Drop for Release<'_, B, T> {
-            #[inline(always)]
-            fn drop(&mut self) {
-                self.0.lent = 0;
-                if self.0.deferred.is_some() {
-                    self.1.0 = self.0.deferred.take();
-                }
-            }
-        }
-        self.lent = others.saturating_add(1);
-        f(Release(self, deferred).0)
+    #[inline(never)]
+    fn wake_all(&mut self) {
+        let broken = self.lane().broken();
+        self.mode.wake(Waking { posted: None, broken }, KEY);
     }
 
     /// Whether all room that is left is kept for other tasks. False if the pair is broken, so that the post itself says
     /// so.
     #[inline(always)]
     fn is_held_back(&self) -> bool {
-        self.lent > 1 && self.half.room() < self.lent && !self.is_broken()
+        let kept = self.mode.kept(KEY);
+        kept > 0 && self.half().room() <= kept && !self.is_broken()
     }
 
     /// Posts a request. An error holds what `back` makes of the request.
     #[inline(always)]
-    fn post_as<M: RequestMemory<B, K>, K, V, R>(
+    fn post_as<R: RequestMemory<B, K>, K, V, E>(
         &mut self,
-        request: WorkRequest<M, K>,
-        back: impl FnOnce(WorkRequest<M, K>) -> R,
-    ) -> Result<Posted<B, V>, PostError<R>>
+        request: WorkRequest<R, K>,
+        back: impl FnOnce(WorkRequest<R, K>) -> E,
+    ) -> Result<Posted<B, V>, PostError<E>>
     where
         T: Carries<K>,
     {
         if self.is_held_back() {
             return Err(PostError::QueueFull(back(request)));
         }
-        let result = self.half.post(request).map_err(|error| error.map(back));
+        let result = self.half_mut().post(request).map_err(|error| error.map(back));
         self.posted(result)
     }
 
     #[inline(always)]
-    fn posted<V, R>(&mut self, result: Result<WorkId, PostError<R>>) -> Result<Posted<B, V>, PostError<R>> {
-        self.lane.note_next(self.half.next_id());
-        result.map(|id| Posted::new(self.lane.desk(), id))
+    fn posted<V, E>(&mut self, result: Result<WorkId, PostError<E>>) -> Result<Posted<B, V>, PostError<E>> {
+        let Owned { half, lane } = self.mode.owned_mut(KEY);
+        lane.note_next(half.next_id());
+        match result {
+            Ok(id) => Ok(Posted::new(lane.desk(), id)),
+            Err(error) => {
+                // Such a post breaks the pair, and no completion says so.
+                if matches!(error, PostError::Uncertain { .. }) {
+                    self.wake_all();
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Posts a request: see [`QueuePair::post`](crate::QueuePair::post).
@@ -206,10 +222,10 @@ impl<B: Brand, T: Transport> Sender<B, T> {
     /// As [`QueuePair::post`](crate::QueuePair::post).
     #[inline]
     #[allow(clippy::type_complexity, reason = "a future of what the kind and the memory answer")]
-    pub fn post<M: RequestMemory<B, K>, K: Answers<B, M>>(
+    pub fn post<R: RequestMemory<B, K>, K: Answers<B, R>>(
         &mut self,
-        request: WorkRequest<M, K>,
-    ) -> Result<Posted<B, K::Answer>, PostError<WorkRequest<M, K>>>
+        request: WorkRequest<R, K>,
+    ) -> Result<Posted<B, K::Answer>, PostError<WorkRequest<R, K>>>
     where
         T: Carries<K>,
     {
@@ -223,7 +239,7 @@ impl<B: Brand, T: Transport> Sender<B, T> {
     /// As [`QueuePair::post_send`](crate::QueuePair::post_send).
     #[doc(alias = "IBV_WR_SEND")]
     #[inline]
-    pub fn send<M: SendMemory<B> + Returned<B>>(&mut self, memory: M) -> Result<Posted<B, M::Back>, PostError<M>>
+    pub fn send<R: SendMemory<B> + Returned<B>>(&mut self, memory: R) -> Result<Posted<B, R::Back>, PostError<R>>
     where
         T: Carries<request::Send>,
     {
@@ -237,11 +253,11 @@ impl<B: Brand, T: Transport> Sender<B, T> {
     /// As [`send`](Self::send).
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
     #[inline]
-    pub fn write<M: SendMemory<B> + Returned<B>, A: PeerMayWrite>(
+    pub fn write<R: SendMemory<B> + Returned<B>, A: PeerMayWrite>(
         &mut self,
-        memory: M,
+        memory: R,
         target: &RemoteRegion<A>,
-    ) -> Result<Posted<B, M::Back>, PostError<M>>
+    ) -> Result<Posted<B, R::Back>, PostError<R>>
     where
         T: Carries<Write>,
     {
@@ -311,11 +327,11 @@ impl<B: Brand, T: Transport> Sender<B, T> {
     /// # Errors
     ///
     /// As [`QueuePair::post_send_to`](crate::QueuePair::post_send_to).
-    pub fn send_to<M: SendMemory<B> + Returned<B>>(
+    pub fn send_to<R: SendMemory<B> + Returned<B>>(
         &mut self,
-        memory: M,
+        memory: R,
         recipient: &Recipient<B>,
-    ) -> Result<Posted<B, M::Back>, PostError<M>>
+    ) -> Result<Posted<B, R::Back>, PostError<R>>
     where
         T: Carries<SendTo>,
     {
@@ -341,7 +357,7 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         if self.is_held_back() {
             return Err(PostError::QueueFull((window, memory)));
         }
-        let result = self.half.post_bind::<W, K>(window, memory);
+        let result = self.half_mut().post_bind::<W, K>(window, memory);
         self.posted(result)
     }
 
@@ -362,7 +378,7 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         if self.is_held_back() {
             return Err(PostError::QueueFull(window));
         }
-        let result = self.half.post_revoke(window);
+        let result = self.half_mut().post_revoke(window);
         self.posted(result)
     }
 
@@ -372,18 +388,18 @@ impl<B: Brand, T: Transport> Sender<B, T> {
     /// # Errors
     ///
     /// As [`QueuePair::post_send_invalidating`](crate::QueuePair::post_send_invalidating).
-    pub fn send_invalidating<M: SendMemory<B> + Returned<B>, A: Exposed>(
+    pub fn send_invalidating<R: SendMemory<B> + Returned<B>, A: Exposed>(
         &mut self,
-        memory: M,
+        memory: R,
         window: &RemoteWindow<A>,
-    ) -> Result<Posted<B, M::Back>, PostError<M>>
+    ) -> Result<Posted<B, R::Back>, PostError<R>>
     where
         T: Carries<SendInvalidating>,
     {
         if self.is_held_back() {
             return Err(PostError::QueueFull(memory));
         }
-        let result = self.half.post_send_invalidating(memory, window);
+        let result = self.half_mut().post_send_invalidating(memory, window);
         self.posted(result)
     }
 
@@ -395,62 +411,31 @@ impl<B: Brand, T: Transport> Sender<B, T> {
     /// As [`QueuePair::post_all`](crate::QueuePair::post_all). The requests before the one that was refused are posted.
     /// Their memory comes out of [`take_stray`](Self::take_stray), or goes home to its pool.
     #[inline]
-    pub fn post_all<'env, X, M: RequestMemory<B, K> + 'env, K>(
+    pub fn post_all<'env, X, R: RequestMemory<B, K> + 'env, K>(
         &mut self,
         items: &mut Vec<X>,
-        make: impl FnMut(X) -> WorkRequest<M, K>,
-    ) -> Result<PostedAll<B>, PostAllError<B, WorkRequest<M, K>>>
+        make: impl FnMut(X) -> WorkRequest<R, K>,
+    ) -> Result<PostedAll<B>, PostAllError<B, WorkRequest<R, K>>>
     where
         T: Carries<K>,
     {
-        let first = self.half.next_id();
+        let first = self.half().next_id();
         // Allocates only if room is kept for other tasks and there are more items than fit.
-        let most = self.half.room().saturating_sub(self.lent.saturating_sub(1)) as usize;
-        let leaves_some = self.lent > 1 && most < items.len() && !self.is_broken();
+        let most = self.free() as usize;
+        let leaves_some = self.mode.kept(KEY) > 0 && most < items.len() && !self.is_broken();
         let rest = if leaves_some { items.split_off(most) } else { Vec::new() };
         let posting = Posting { sender: self, items, rest, first, is_done: false };
-        posting.sender.half.post_all(posting.items, make).map(|_| posting.done())
+        posting.sender.half_mut().post_all(posting.items, make).map(|_| posting.done())
     }
 
-    /// Waits until the queue has room for one more request. If the pair is broken, this is ready too, and the next post
-    /// says why. A sender that a [`SharedSender`](super::SharedSender) lends does not wait here: this is always ready.
-    /// Wait with [`SharedSender::room`](super::SharedSender::room) instead.
-    ///
-    /// Dropping the future loses nothing.
-    ///
-    /// # Errors
-    ///
-    /// The completion queue failed.
-    pub async fn room(&mut self) -> Result<(), PollError> {
-        std::future::poll_fn(|context| self.poll_room(context)).await
-    }
-
-    /// As [`room`](Self::room), for a future written by hand.
-    pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), PollError>> {
-        let Self { half, lane, lent, .. } = self;
-        let slot = lane.slot();
-        if half.room() > 0 || *lent > 0 {
-            return Poll::Ready(Ok(()));
-        }
-        lane.desk().poll_for(
-            context,
-            |_| (half.room() > 0 || half.broken_by().is_some()).then_some(()),
-            |state, waker, mine, after| {
-                state
-                    .with_lane(slot, |lane, tally| lane.park_for_room(waker, mine, tally, after))
-                    .unwrap_or(Parked::Yes)
-            },
-        )
-    }
-
-    /// How many more requests fit; 0 if the pair is broken.
+    /// How many more requests fit; 0 if the pair is broken. Room that is kept for other tasks does not count.
     pub fn free(&self) -> u32 {
-        self.half.room()
+        self.half().room().saturating_sub(self.mode.kept(KEY))
     }
 
     /// How many requests are in flight.
     pub fn in_flight(&self) -> u32 {
-        self.half.in_flight()
+        self.half().in_flight()
     }
 
     /// The completion of a request whose future was dropped, the oldest first. `None` if no such request has completed.
@@ -475,27 +460,27 @@ impl<B: Brand, T: Transport> Sender<B, T> {
 
     /// The counts of what became of the requests.
     pub fn counters(&self) -> Counters {
-        self.lane.counters(self.half.next_id(), self.half.in_flight())
+        self.lane().counters(self.half().next_id(), self.half().in_flight())
     }
 
     fn lane_state<R>(&self, f: impl FnOnce(&mut State<B>, usize) -> R) -> R {
-        self.lane.desk().with(|state| f(state, self.lane.slot()))
+        self.lane().desk().with(|state| f(state, self.lane().slot()))
     }
 
     /// The number of the pair.
     pub fn number(&self) -> Qpn {
-        self.half.number()
+        self.half().number()
     }
 
     /// The first failure of the pair that the poller saw. `None` if there was none, or only flushed requests.
     pub fn first_failure(&self) -> Option<Status> {
-        self.half.first_failure()
+        self.half().first_failure()
     }
 }
 
 /// A [`Sender::post_all`] that has begun.
-struct Posting<'s, B: Brand, T: Transport, X> {
-    sender: &'s mut Sender<B, T>,
+struct Posting<'s, B: Brand, T: Transport, M: SenderMode<B, T>, X> {
+    sender: &'s mut Sender<B, T, M>,
     items: &'s mut Vec<X>,
     /// The items that must leave room for other tasks.
     rest: Vec<X>,
@@ -504,7 +489,7 @@ struct Posting<'s, B: Brand, T: Transport, X> {
     is_done: bool,
 }
 
-impl<B: Brand, T: Transport, X> Posting<'_, B, T, X> {
+impl<B: Brand, T: Transport, M: SenderMode<B, T>, X> Posting<'_, B, T, M, X> {
     /// The requests that were posted.
     #[inline(always)]
     fn done(mut self) -> PostedAll<B> {
@@ -515,26 +500,29 @@ impl<B: Brand, T: Transport, X> Posting<'_, B, T, X> {
     fn end(&mut self) -> PostedAll<B> {
         self.is_done = true;
         self.items.append(&mut self.rest);
-        let next = self.sender.half.next_id();
-        self.sender.lane.note_next(next);
-        PostedAll::new(self.sender.lane.desk(), self.first, next)
+        let Owned { half, lane } = self.sender.mode.owned_mut(KEY);
+        let next = half.next_id();
+        lane.note_next(next);
+        PostedAll::new(lane.desk(), self.first, next)
     }
 }
 
-impl<B: Brand, T: Transport, X> Drop for Posting<'_, B, T, X> {
+impl<B: Brand, T: Transport, M: SenderMode<B, T>, X> Drop for Posting<'_, B, T, M, X> {
     /// If not all could be posted, or code of the program has panicked, nobody gets a future for those that were
     /// posted: they are abandoned.
     #[inline(always)]
     fn drop(&mut self) {
         if !self.is_done {
-            let posted = self.end();
-            self.sender.now_or_later(|waking| waking.posted.push(posted));
+            let posted = Some(self.end());
+            // The failure may have broken the pair.
+            let broken = if self.sender.is_broken() { self.sender.lane().broken() } else { [None, None] };
+            self.sender.mode.wake(Waking { posted, broken }, KEY);
         }
     }
 }
 
-impl<B, T> fmt::Debug for Sender<B, T> {
+impl<B, T, M: SenderMode<B, T>> fmt::Debug for Sender<B, T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sender").field("half", &self.half).finish_non_exhaustive()
+        f.debug_struct("Sender").field("half", self.half()).finish_non_exhaustive()
     }
 }

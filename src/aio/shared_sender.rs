@@ -1,7 +1,8 @@
 //! A sender for many tasks.
 
 use super::lane::Parked;
-use super::sender::{Deferred, Sender};
+use super::sender::Sender;
+use super::sender_mode::{Borrowed, Deferred, LentSender};
 use crate::completion::PollError;
 use crate::domain::Brand;
 use crate::queue::transport::{ReliableConnection, Transport};
@@ -62,12 +63,12 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
     /// The posts of `f` cannot use room that [`room`](Self::room) has promised to others. While others wait for room,
     /// they cannot use any. If no other room is left, they fail with
     /// [`PostError::QueueFull`](crate::PostError::QueueFull).
-    pub fn with<R>(&self, f: impl FnOnce(&mut Sender<B, T>) -> R) -> R {
+    pub fn with<R>(&self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {
         // Declared before the guard, so it is dropped, and wakes, after the guard, also if `f` panics.
         let mut deferred = Deferred::none();
         let mut inner = lock(&*self.inner);
         let promised = if inner.waiting.is_empty() { inner.permits } else { u32::MAX };
-        inner.sender.lend(promised, &mut deferred, f)
+        f(&mut Borrowed::lend(&mut inner.sender, promised, &mut deferred))
     }
 
     /// Waits for room for one request. Dropping the future loses nothing.
@@ -218,7 +219,7 @@ pub struct Permit<'s, B, T = ReliableConnection> {
 
 impl<B: Brand, T: Transport> Permit<'_, B, T> {
     /// Lends the sender to `f`, whose first post has room. See [`SharedSender::with`].
-    pub fn with<R>(self, f: impl FnOnce(&mut Sender<B, T>) -> R) -> R {
+    pub fn with<R>(self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {
         // Declared before the guard, so they are dropped, and wake, after the guard, also if `f` panics.
         let _wake_first;
         let mut deferred = Deferred::none();
@@ -229,7 +230,7 @@ impl<B: Brand, T: Transport> Permit<'_, B, T> {
         let others = guard.permits - 1;
         guard.permits = others;
         _wake_first = WakeOnDrop(guard.first_waker());
-        guard.sender.lend(others, &mut deferred, f)
+        f(&mut Borrowed::lend(&mut guard.sender, others, &mut deferred))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Queue pairs, split into a half that sends and a half that receives.
 
+use super::lane_handle::LaneHandle;
 use super::receiver::Receiver;
 use super::sender::Sender;
 use super::shared_poller::SharedPoller;
@@ -56,8 +57,9 @@ impl<B: Brand> SharedPoller<B> {
         }
         let limits = pair.limits();
         let (send, receive) = pair.into_halves();
-        let (sender, receiver) =
-            (Sender::new(send, sends.clone(), limits.sends), Receiver::new(receive, receives.clone(), limits.receives));
+        let mut sender = Sender::new(send, sends.clone(), limits.sends);
+        let mut receiver = Receiver::new(receive, receives.clone(), limits.receives);
+        LaneHandle::join(sender.lane_mut(), receiver.lane_mut());
         Ok((sender, receiver))
     }
 }

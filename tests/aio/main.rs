@@ -2,7 +2,8 @@
 //! late. The same tests run on every device.
 
 use interlock::aio::{
-    Connection, Driver, End, Posted, Receiver, ReceivesError, RefillError, RequestError, Sender, SharedPoller, block_on,
+    Connection, Driver, End, LentSender, Posted, Receiver, ReceivesError, RefillError, RequestError, Sender,
+    SharedPoller, SharedSender, block_on,
 };
 use interlock::attributes::ConnectAttributes;
 use interlock::error::PostAllCause;
@@ -64,6 +65,7 @@ macro_rules! tasks {
     }};
 }
 
+mod ends;
 mod sharing;
 mod wakers;
 
@@ -1180,22 +1182,20 @@ fn a_batch_whose_items_panic_loses_nothing() {
         let pool = domain.pool(&PoolOptions { classes, growth: Growth::Never, ..PoolOptions::default() }).unwrap();
         let mut items: Vec<_> = (0..60).map(|_| pool.try_take(8).unwrap()).collect();
         let mut made = 0;
-        let mut post = |sender: &mut Sender<_>| {
-            let posted = sender.post_all(&mut items, |buffer| {
-                made += 1;
-                assert!(made <= 40, "this item always panics");
-                WorkRequest::write(buffer, &remote)
-            });
-            posted.map(drop).map_err(drop)
+        let make = |buffer| {
+            made += 1;
+            assert!(made <= 40, "this item always panics");
+            WorkRequest::write(buffer, &remote)
         };
         if is_shared {
             let shared = sender.into_shared();
             let permits: Vec<_> = (0..8).map(|_| block_on(shared.room()).unwrap()).collect();
-            catch_unwind(AssertUnwindSafe(|| shared.with(post))).unwrap_err();
+            catch_unwind(AssertUnwindSafe(|| shared.with(|sender| drop(sender.post_all(&mut items, make)))))
+                .unwrap_err();
             drop(permits);
             sender = shared.try_into_sender().unwrap();
         } else {
-            catch_unwind(AssertUnwindSafe(|| post(&mut sender))).unwrap_err();
+            catch_unwind(AssertUnwindSafe(|| drop(sender.post_all(&mut items, make)))).unwrap_err();
         }
         // The 41st is lost in `make`, and is at home.
         assert_eq!(items.len(), 19);

@@ -14,7 +14,7 @@ fn a_permit_of_a_broken_pair_says_that_it_is_broken() {
     let shared = sender.into_shared();
     let [first, second, third, kept] = [(); 4].map(|()| block_on(shared.room()).unwrap());
     let waiting = shared.with(|sender| sender.send(Inline(b""))).unwrap();
-    shared.with(Sender::abort).unwrap();
+    shared.with(|sender| sender.abort()).unwrap();
     // The flushed request shows that the pair is broken.
     block_on(waiting).unwrap_err();
     let refused = first.with(|sender| sender.send(Inline(b""))).unwrap_err();
@@ -61,7 +61,7 @@ fn room_is_promised_in_turn_and_not_overtaken() {
     let tasks = tasks!();
     let (region, remote) = target(&tasks.domain);
     let Tasks { domain, poller, left: (sender, receiver), right } = tasks;
-    let write = |sender: &mut Sender<_>| sender.write(domain.buffer(8).unwrap(), &remote);
+    let write = |sender: &mut LentSender<'_, _>| sender.write(domain.buffer(8).unwrap(), &remote);
     let shared = sender.into_shared();
     // Permits take all the room, and two more tasks wait for room.
     let mut permits: Vec<_> = (0..8).map(|_| block_on(shared.room()).unwrap()).collect();
@@ -162,50 +162,9 @@ fn a_vector_of_posts_overtakes_nobody() {
     drop((shared, receiver, right, poller, region));
 }
 
-/// All room is promised, and no request is in flight, so no completion tells that the pair was aborted.
+/// The queue is full. A request of another task completes, and the first in the line is woken.
 #[test]
-fn who_waits_for_room_is_woken_when_the_pair_is_aborted() {
-    let Tasks { poller, left: (sender, _receiver), right: _right, .. } =
-        Tasks::new(context().checked_domain().unwrap(), 1);
-    let _driver = poller.driver().unwrap();
-    let shared = sender.into_shared();
-    mem::forget(block_on(shared.room()).unwrap());
-    let woken = Arc::new(Count::default());
-    let waker = Waker::from(Arc::clone(&woken));
-    let mut room = Box::pin(shared.room());
-    assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    shared.with(Sender::abort).unwrap();
-    assert!(woken.0.load(Ordering::SeqCst) > 0);
-    assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
-}
-
-/// The pair breaks by a receive that fails. No send is in flight.
-#[test]
-fn who_waits_for_room_is_woken_when_a_receive_fails() {
-    let context = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap();
-    let Tasks { domain, poller, left: (sender, mut receiver), right: (mut peer, _other) } =
-        Tasks::new(context.checked_domain().unwrap(), 1);
-    let mut driver = poller.driver().unwrap();
-    let shared = sender.into_shared();
-    mem::forget(block_on(shared.room()).unwrap());
-    let woken = Arc::new(Count::default());
-    let waker = Waker::from(Arc::clone(&woken));
-    let mut room = Box::pin(shared.room());
-    assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    receiver.post(domain.buffer(8).unwrap()).unwrap();
-    let mut long = domain.buffer(64).unwrap();
-    long.set_len(64).unwrap();
-    driver.block_on(peer.send(long).unwrap()).unwrap().unwrap_err();
-    assert!(support::eventually(|| {
-        takes_turns(&mut driver);
-        woken.0.load(Ordering::SeqCst) > 0
-    }));
-    assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
-}
-
-/// A lent sender does not wait, so it cannot take the place of the first in the line.
-#[test]
-fn a_lent_sender_takes_no_place_in_the_line() {
+fn the_first_in_the_line_is_woken_when_a_request_completes() {
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -219,41 +178,9 @@ fn a_lent_sender_takes_no_place_in_the_line() {
     let waker = Waker::from(Arc::clone(&woken));
     let mut room = Box::pin(shared.room());
     assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    let noop = &mut Context::from_waker(Waker::noop());
-    assert!(matches!(shared.with(|sender| sender.poll_room(noop)), Poll::Ready(Ok(()))));
     assert!(matches!(shared.with(|sender| sender.send(Inline(b""))), Err(PostError::QueueFull(_))));
     peer.post(domain.buffer(8).unwrap()).unwrap();
     driver.block_on(sent).unwrap().unwrap();
     assert!(woken.0.load(Ordering::SeqCst) > 0, "the first in the line is woken");
     assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
-}
-
-/// An attack: a program exchanges the lent sender for another one, posts, aborts and panics. Every request keeps its
-/// memory until its pair is destroyed, and then all memory is freed.
-#[test]
-fn a_lent_sender_that_is_exchanged_frees_no_memory_early() {
-    if lacks_need(Need::Waiting) {
-        return;
-    }
-    let tasks = tasks!();
-    let Tasks { domain, poller, left: (sender, left), right: (mut other, right) } = tasks;
-    let freed = Arc::new(AtomicUsize::new(0));
-    let memory = || domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap().split().1;
-    let shared = sender.into_shared();
-    let mut posted = Vec::new();
-    // Neither side has a receive, so the sends wait.
-    let exchanged = catch_unwind(AssertUnwindSafe(|| {
-        shared.with(|sender| {
-            mem::swap(sender, &mut other);
-            posted.push(sender.send(memory()).unwrap());
-            posted.push(other.send(memory()).unwrap());
-            panic!("the program's code panics");
-        })
-    }));
-    exchanged.unwrap_err();
-    assert_eq!(freed.load(Ordering::SeqCst), 0);
-    other.abort().unwrap();
-    drop((shared, left, right, other));
-    drop((posted, poller, domain));
-    assert!(support::eventually(|| freed.load(Ordering::SeqCst) == 2));
 }

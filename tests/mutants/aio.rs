@@ -7,11 +7,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         without: "permits that are used up",
         changes: &[(
             "aio/shared_sender.rs",
-            "    pub fn with<R>(self, f: impl FnOnce(&mut Sender<B, T>) -> R) -> R {",
-            "    pub fn with<R>(&self, _: impl FnOnce(&mut Sender<B, T>) -> R) -> R {
+            "    pub fn with<R>(self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {",
+            "    pub fn with<R>(&self, _: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {
                 unimplemented!()
             }
-            fn with_by_value<R>(self, f: impl FnOnce(&mut Sender<B, T>) -> R) -> R {",
+            fn with_by_value<R>(self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {",
         )],
         cases: &["aio/a_permit_posts_once"],
     },

@@ -3,7 +3,7 @@
 use super::lending::Lending;
 use super::record::Refusal;
 use super::shared::{Answer, Grant, Shared};
-use crate::aio::{Fetched, Posted, Returned};
+use crate::aio::{Fetched, LentSender, Posted, Returned};
 use crate::domain::Brand;
 use crate::inflight::{PostError, WorkRequest};
 use crate::memory::{
@@ -300,7 +300,7 @@ impl<B: Brand, A: Exposed> GrantedPart<'_, B, A> {
     fn post<M, R>(
         &self,
         memory: M,
-        post: impl FnOnce(&mut crate::aio::Sender<B>, M) -> Result<R, PostError<M>>,
+        post: impl FnOnce(&mut LentSender<'_, B>, M) -> Result<R, PostError<M>>,
     ) -> Result<R, UseError<M>> {
         if self.hold.is_over() {
             return Err(UseError::Over(memory));

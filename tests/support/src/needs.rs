@@ -61,6 +61,8 @@ pub enum Need {
     Arming,
     /// A read goes into several buffers.
     ListReads,
+    /// The sends and the receives of a pair complete on two queues.
+    TwoQueues,
 }
 
 impl Need {
@@ -92,6 +94,7 @@ impl Need {
             Self::Resize => "completion queues that change their size",
             Self::Arming => "armings that add up",
             Self::ListReads => "reads into several buffers",
+            Self::TwoQueues => "pairs whose sends and receives complete on two queues",
         }
     }
 }
@@ -102,6 +105,7 @@ pub fn lacks_need(need: Need) -> bool {
     let lacks = match need {
         Need::OtherProcesses => context().is_soft(),
         Need::SilentHost => context().is_soft(),
+        Need::TwoQueues => !context().promises().pairs_may_have_two_queues(),
         Need::SpareDevice => !context().name().starts_with("rxe"),
         _ => context().is_iwarp(),
     };

@@ -1,0 +1,138 @@
+//! How a sender has its half of the queue pair: it owns the half, or borrows it from a [`SharedSender`].
+//!
+//! [`SharedSender`]: super::SharedSender
+
+use super::lane_handle::{Broken, LaneHandle};
+use super::posted_all::PostedAll;
+use super::sender::Sender;
+use crate::queue::SendHalf;
+use crate::queue::transport::ReliableConnection;
+use crate::seal::Key;
+use std::fmt;
+
+/// How a [`Sender`] has its half of the queue pair: [`Owned`] or [`Borrowed`]. Sealed.
+pub trait SenderMode<B, T>: sealed::Sealed<B, T> {}
+
+pub(super) mod sealed {
+    use super::*;
+
+    pub trait Sealed<B, T> {
+        fn owned(&self, key: Key) -> &Owned<B, T>;
+
+        /// Takes a key, since a program could exchange the half for another one.
+        fn owned_mut(&mut self, key: Key) -> &mut Owned<B, T>;
+
+        /// How much room posts leave for other tasks.
+        fn kept(&self, key: Key) -> u32;
+
+        /// Wakes tasks: now, or when the lock of the shared sender is released.
+        fn wake(&mut self, waking: Waking<B>, key: Key);
+    }
+}
+
+/// How a [`Sender`] of one task has its half: for itself.
+pub struct Owned<B, T> {
+    // Dropped before the lane, so that the driver still learns that the pair is gone.
+    pub(super) half: SendHalf<B, T>,
+    pub(super) lane: LaneHandle<B>,
+}
+
+impl<B, T> SenderMode<B, T> for Owned<B, T> {}
+
+impl<B, T> sealed::Sealed<B, T> for Owned<B, T> {
+    #[inline(always)]
+    fn owned(&self, _: Key) -> &Self {
+        self
+    }
+
+    #[inline(always)]
+    fn owned_mut(&mut self, _: Key) -> &mut Self {
+        self
+    }
+
+    #[inline(always)]
+    fn kept(&self, _: Key) -> u32 {
+        0
+    }
+
+    fn wake(&mut self, waking: Waking<B>, _: Key) {
+        drop(waking);
+    }
+}
+
+/// A sender that a [`SharedSender`](super::SharedSender) lends for the length of a call. It posts, and does not wait.
+pub type LentSender<'s, B, T = ReliableConnection> = Sender<B, T, Borrowed<'s, B, T>>;
+
+/// How a [`LentSender`] has its half: borrowed, under the lock of the shared sender.
+pub struct Borrowed<'s, B, T> {
+    owned: &'s mut Owned<B, T>,
+    /// How much room posts leave for other tasks.
+    kept: u32,
+    deferred: &'s mut Deferred<B>,
+}
+
+impl<'s, B, T> Borrowed<'s, B, T> {
+    /// A sender whose posts leave room for `kept` requests. What wakes tasks goes to `deferred`, which the caller drops
+    /// when it has released its lock.
+    #[inline(always)]
+    pub(super) fn lend(sender: &'s mut Sender<B, T>, kept: u32, deferred: &'s mut Deferred<B>) -> LentSender<'s, B, T> {
+        Sender::of_mode(Self { owned: sender.mode_mut(), kept, deferred })
+    }
+}
+
+impl<B, T> SenderMode<B, T> for Borrowed<'_, B, T> {}
+
+impl<B, T> sealed::Sealed<B, T> for Borrowed<'_, B, T> {
+    #[inline(always)]
+    fn owned(&self, _: Key) -> &Owned<B, T> {
+        self.owned
+    }
+
+    #[inline(always)]
+    fn owned_mut(&mut self, _: Key) -> &mut Owned<B, T> {
+        self.owned
+    }
+
+    #[inline(always)]
+    fn kept(&self, _: Key) -> u32 {
+        self.kept
+    }
+
+    #[cold]
+    fn wake(&mut self, waking: Waking<B>, _: Key) {
+        self.deferred.0.push(waking);
+    }
+}
+
+/// What wakes tasks, and therefore waits until the lock of the [`SharedSender`](super::SharedSender) is released. Its
+/// drop wakes them.
+pub(super) struct Deferred<B>(Vec<Waking<B>>);
+
+impl<B> Deferred<B> {
+    pub(super) fn none() -> Self {
+        Self(Vec::new())
+    }
+}
+
+/// Its drop wakes tasks.
+#[allow(missing_debug_implementations, reason = "never leaves the crate")]
+#[allow(unnameable_types, reason = "in a signature of a sealed trait only")]
+pub struct Waking<B> {
+    /// Requests of a call that failed after it had posted them. The drop abandons them.
+    #[allow(dead_code, reason = "is dropped")]
+    pub(super) posted: Option<PostedAll<B>>,
+    #[allow(dead_code, reason = "is dropped")]
+    pub(super) broken: [Option<Broken<B>>; 2],
+}
+
+impl<B, T> fmt::Debug for Owned<B, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Owned").field("half", &self.half).finish_non_exhaustive()
+    }
+}
+
+impl<B, T> fmt::Debug for Borrowed<'_, B, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Borrowed").field("half", &self.owned.half).field("kept", &self.kept).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,114 @@
+//! The end of a pair wakes all whom it concerns. In each test all room is promised and no send is in flight, so no
+//! completion of a send wakes the line.
+
+use super::*;
+
+/// A future that waits for room behind a permit that was forgotten, and the count of its wake-ups.
+fn waits<B: Brand>(shared: &SharedSender<B>) -> (Arc<Count>, Pin<Box<impl Future + use<'_, B>>>) {
+    mem::forget(block_on(shared.room()).unwrap());
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut room = Box::pin(shared.room());
+    assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    (woken, room)
+}
+
+#[test]
+fn who_waits_for_room_is_woken_when_the_pair_is_aborted() {
+    let Tasks { poller, left: (sender, _receiver), right: _right, .. } =
+        Tasks::new(context().checked_domain().unwrap(), 1);
+    let _driver = poller.driver().unwrap();
+    let shared = sender.into_shared();
+    let (woken, mut room) = waits(&shared);
+    shared.with(|sender| sender.abort()).unwrap();
+    assert!(woken.0.load(Ordering::SeqCst) > 0);
+    assert!(room.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+}
+
+#[test]
+fn who_waits_for_room_is_woken_when_a_receive_fails() {
+    let context = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap();
+    let Tasks { domain, poller, left: (sender, mut receiver), right: (mut peer, _other) } =
+        Tasks::new(context.checked_domain().unwrap(), 1);
+    let mut driver = poller.driver().unwrap();
+    let shared = sender.into_shared();
+    let (woken, mut room) = waits(&shared);
+    receiver.post(domain.buffer(8).unwrap()).unwrap();
+    let mut long = domain.buffer(64).unwrap();
+    long.set_len(64).unwrap();
+    driver.block_on(peer.send(long).unwrap()).unwrap().unwrap_err();
+    assert!(support::eventually(|| {
+        takes_turns(&mut driver);
+        woken.0.load(Ordering::SeqCst) > 0
+    }));
+    assert!(room.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+}
+
+/// The sends and the receives of a pair complete on two queues. A receive fails, which the poller of the receives sees,
+/// also when the receiver is gone already. The task waits at the poller of the sends.
+#[test]
+fn who_waits_for_room_is_woken_when_a_receive_fails_at_another_poller() {
+    if lacks_need(Need::TwoQueues) {
+        return;
+    }
+    for drops in [false, true] {
+        let domain = context().checked_domain().unwrap();
+        let port = domain.context().active_port().unwrap();
+        let [(sends, at_sends), (receives, at_receives)] = [(); 2].map(|()| domain.completion_queue(16).unwrap());
+        let [at_sends, at_receives] = [at_sends, at_receives].map(SharedPoller::new);
+        let limits = Limits { sends: 1, receives: 1, ..Limits::default() };
+        let pair = || domain.reliable_on(&sends, &receives, &limits).unwrap().into_init(&port).unwrap();
+        let (left, mut right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
+        let (sender, mut receiver) = SharedPoller::split_on(&at_sends, &at_receives, left).unwrap();
+        let [_at_sends, mut driver] = [&at_sends, &at_receives].map(|poller| poller.driver().unwrap());
+        let shared = sender.into_shared();
+        let (woken, mut room) = waits(&shared);
+        receiver.post(domain.buffer(8).unwrap()).unwrap();
+        let _receiver = (!drops).then_some(receiver);
+        let mut long = domain.buffer(64).unwrap();
+        long.set_len(64).unwrap();
+        right.post_send(long).unwrap();
+        assert!(support::eventually(|| {
+            takes_turns(&mut driver);
+            woken.0.load(Ordering::SeqCst) > 0
+        }));
+        assert!(room.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
+}
+
+/// A post of uncertain outcome breaks the pair: that of a receive, or that of a lent sender.
+#[test]
+fn who_waits_for_room_is_woken_when_a_post_has_an_uncertain_outcome() {
+    for kept in [Fault::ReceiveKept { errno: libc::EINVAL }, Fault::SendKept { errno: libc::EINVAL }] {
+        for of_many in [false, true] {
+            let fabric = Fabric::new();
+            let context = interlock::Context::open_on(&fabric, "soft0").unwrap();
+            let Tasks { domain, poller, left: (sender, mut receiver), right: _right } =
+                Tasks::new(context.checked_domain().unwrap(), 2);
+            let (_region, remote) = target(&domain);
+            let _driver = poller.driver().unwrap();
+            let shared = sender.into_shared();
+            let permit = block_on(shared.room()).unwrap();
+            let (woken, mut room) = waits(&shared);
+            fabric.inject(kept.clone());
+            let buffer = domain.buffer(8).unwrap();
+            let is_uncertain = match kept {
+                Fault::ReceiveKept { .. } if of_many => {
+                    let classes = vec![SizeClass { len_bytes: 8, count: 1 }];
+                    let options = PoolOptions { classes, growth: Growth::Never, ..PoolOptions::default() };
+                    receiver.refill_from(&domain.pool(&options).unwrap(), 8, 1).unwrap();
+                    shared.with(|sender| sender.send(Inline(b"")).is_err())
+                }
+                Fault::ReceiveKept { .. } => matches!(receiver.post(buffer), Err(PostError::Uncertain { .. })),
+                _ if of_many => {
+                    let write = |buffer| WorkRequest::write(buffer, &remote);
+                    permit.with(|sender| sender.post_all(&mut vec![buffer], write)).is_err()
+                }
+                _ => matches!(permit.with(|sender| sender.send(buffer)), Err(PostError::Uncertain { .. })),
+            };
+            assert!(is_uncertain);
+            assert!(woken.0.load(Ordering::SeqCst) > 0);
+            assert!(room.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Rule A8: a sender that is lent is not exchanged for another one.
+//! Error: lifetime
+
+use interlock::Brand;
+use interlock::aio::SharedSender;
+
+fn exchange<B: Brand>(shared: &SharedSender<B>, other: &SharedSender<B>) {
+    shared.with(|sender| other.with(|other| std::mem::swap(sender, other)));
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+use interlock::Brand;
+use interlock::aio::SharedSender;
+
+async fn wait<B: Brand>(shared: &SharedSender<B>) {
+    let waiting = shared.room();
+    drop(waiting.await);
+}
+
+fn main() {}

@@ -1,0 +1,8 @@
+use interlock::Brand;
+use interlock::aio::SharedSender;
+
+fn free<B: Brand>(shared: &SharedSender<B>, other: &SharedSender<B>) -> u32 {
+    shared.with(|sender| other.with(|other| sender.free() + other.free()))
+}
+
+fn main() {}
