@@ -25,6 +25,8 @@ use std::{ptr, sync::MutexGuard, thread};
 pub(super) struct Latitudes {
     pub(super) row: &'static Promises,
     pub(super) habits: Habits,
+    /// Whether the devices are iWARP ones.
+    pub(super) is_iwarp: bool,
     /// Whether the profile takes no latitude at all.
     pub(super) is_strict: bool,
     random: Random,
@@ -53,6 +55,7 @@ impl Latitudes {
         Self {
             row: profile.row(),
             habits: profile.habits(),
+            is_iwarp: profile.is_iwarp(),
             is_strict: profile == Profile::Specification,
             random: Random::new(seed),
             violations: Vec::new(),

@@ -101,6 +101,11 @@ impl Profile {
         })
     }
 
+    /// Whether the devices are iWARP ones: rdma_cm alone connects their pairs.
+    pub(super) fn is_iwarp(self) -> bool {
+        matches!(self, Self::Siw)
+    }
+
     pub(super) fn habits(self) -> Habits {
         const NONE: Habits = Habits::NONE;
         match self {

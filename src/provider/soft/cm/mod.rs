@@ -512,6 +512,6 @@ impl RawId for Identifier {
 impl State {
     /// Whether rdma_cm treats the devices of this fabric as iWARP.
     fn is_iwarp(&self) -> bool {
-        self.latitudes.row.name == crate::provider::reviewed::SIW.name
+        self.latitudes.is_iwarp
     }
 }
