@@ -51,13 +51,12 @@ const LITTLE_INLINE: u32 = 32;
 
 impl Latitudes {
     pub(super) fn new(profile: Profile, aborts: bool) -> Self {
-        let seed = if let Profile::Adversary(seed) = profile { seed } else { 0 };
         Self {
             row: profile.row(),
             habits: profile.habits(),
             is_iwarp: profile.is_iwarp(),
             is_strict: profile == Profile::Specification,
-            random: Random::new(seed),
+            random: Random::new(profile.seed().unwrap_or(0)),
             violations: Vec::new(),
             aborts,
             late: None,
