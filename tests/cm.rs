@@ -14,7 +14,9 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Need, PATIENCE, Side, address, context, is_linux_6_12, lacks_need, message, on_hardware};
+use support::{
+    Need, PATIENCE, Promise, Side, address, context, is_linux_6_12, lacks, lacks_need, message, on_hardware,
+};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -59,6 +61,7 @@ fn two_sides_connect_by_address_and_talk() {
     server.join().unwrap();
 }
 
+/// CM008
 #[test]
 fn a_port_where_nobody_listens_rejects() {
     interlock::domain! { struct Client; }
@@ -68,7 +71,11 @@ fn a_port_where_nobody_listens_rejects() {
     let failed = cm::connect(at, side.take(), &ConnectData::none(), PATIENCE).unwrap_err();
     let Cause::Rejected { reason, .. } = &failed.cause else { panic!("{failed:?}") };
     assert!(*reason == RejectReason::NO_SUCH_SERVICE || reason.0 < 0, "{failed:?}");
-    assert!(matches!(failed.value, interlock::AnyQueuePair::Init(_)));
+    match failed.value {
+        AnyQueuePair::Init(_) => assert!(!lacks(Promise::SparedPairs)),
+        AnyQueuePair::Errored(_) => assert!(lacks(Promise::SparedPairs)),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -785,6 +785,79 @@ fn on_iwarp_a_pair_that_was_not_connected_is_in_error() {
     world.ends_clean();
 }
 
+/// CM045. Where the provider does not promise to spare the pair of a connect that finds no TCP stream, the device may
+/// move the pair to Error, even after the call has failed. So such a pair never comes back in Init.
+#[test]
+fn on_iwarp_a_failed_connect_spares_its_pair_where_that_is_promised() {
+    let adversaries = [0, 2, 8, 10].map(Profile::IwarpAdversary);
+    for profile in [Profile::Siw].into_iter().chain(adversaries) {
+        let mut world = World::on(Fabric::with_profile(profile));
+        let is_spared = world.context.promises().failed_connects_spare_pairs();
+        assert!(world.context.is_iwarp() && is_spared == (profile == Profile::Siw), "{profile:?}");
+        let nobody = cm::listen(&world.context, (address(&world.context), 0)).unwrap().local_address().unwrap();
+        let listener = world.at;
+        // The device chooses at random when it moves a pair.
+        for round in 0..8 {
+            let is_silent = round % 2 == 1;
+            let freed = Arc::new(AtomicUsize::new(0));
+            let mut client = world.side();
+            for _ in 0..3 {
+                let memory = client.domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap();
+                client.pair.as_mut().unwrap().post_receive(memory.split().1).unwrap();
+            }
+            world.at = nobody;
+            if is_silent {
+                world.fabric.inject(Fault::ConnectRequestsLost { count: u32::MAX });
+            }
+            let connecting = world.connecting(&mut client);
+            if is_silent {
+                thread::sleep(SHORT);
+                world.fabric.heal();
+            }
+            let failed = connecting.wait(PATIENCE).unwrap_err();
+            match &failed.cause {
+                Cause::Rejected { reason, .. } => assert_eq!(reason.0, -libc::ECONNREFUSED),
+                // On a slow machine, the thread may call only after `heal`, and is refused.
+                Cause::Call(error) => assert!(is_silent && error.errno() == libc::ETIMEDOUT, "{failed:?}"),
+                _ => panic!("{failed:?}"),
+            }
+            if is_spared {
+                let AnyQueuePair::Init(pair) = failed.value else { panic!("{:?}", failed.value) };
+                assert_eq!(pair.query_state().unwrap(), DeviceState::Init);
+                client.pair = Some(pair);
+            } else {
+                assert_errored(&failed);
+                let AnyQueuePair::Errored(pair) = failed.value else { unreachable!() };
+                let error = pair.into_reset().unwrap_err();
+                assert!(matches!(error.source, TransitionFailure::NotOnIwarp(NotOnIwarp::Reset)), "{error:?}");
+                let is_all_back = eventually(|| {
+                    drop(client.poller.poll().unwrap());
+                    freed.load(Ordering::Relaxed) == 3
+                });
+                assert!(is_all_back, "{profile:?}: {error:?}");
+                client = world.side();
+            }
+            world.at = listener;
+            let mut server = world.side();
+            let connecting = world.connecting(&mut client);
+            let accepting = world.accepting(&mut server).unwrap();
+            let [mut of_client, of_server] = [connecting.wait(PATIENCE).unwrap(), accepting.wait(PATIENCE).unwrap()];
+            let is_connected = |connection: &Connection<Checked>| connection.pair.query_state().unwrap();
+            assert_eq!([&of_client, &of_server].map(is_connected), [DeviceState::ReadyToSend; 2], "{profile:?}");
+            drop(of_server);
+            assert!(matches!(of_client.wait_end(PATIENCE).unwrap(), Some(Cause::Disconnected)));
+            drop(of_client);
+            let is_all_back = eventually(|| {
+                drop(client.poller.poll().unwrap());
+                freed.load(Ordering::Relaxed) == 3
+            });
+            assert!(is_all_back, "{profile:?}");
+        }
+        assert_eq!(world.fabric.violations(), <Vec<String>>::new(), "{profile:?}");
+        world.ends_clean();
+    }
+}
+
 /// CM046. The device moves the pair to Error when the peer ends, perhaps before the program has polled its connection.
 #[test]
 fn on_iwarp_a_peer_that_ends_at_once_has_disconnected() {

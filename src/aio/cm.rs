@@ -192,7 +192,7 @@ impl SharedChannel {
     ///
     /// # Errors
     ///
-    /// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error.
+    /// [`Cause`]. The pair comes back: in Init if certainly nothing was done to it, else in Error.
     pub async fn connect<B: Brand + 'static, T: Reliable + 'static>(
         &self,
         poller: &SharedPoller<B>,

@@ -338,7 +338,8 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
     /// # Errors
     ///
     /// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error. On iWARP it is in Init only if
-    /// there was no TCP stream: the host refused the stream, did not answer, or cannot be reached. On iWARP the pair
+    /// there was no TCP stream (the host refused the stream, did not answer, or cannot be reached), and the provider
+    /// promises that [this spares the pair](crate::device::Promises::failed_connects_spare_pairs). On iWARP the pair
     /// does not come back ([`AnyQueuePair::Vacant`]) if this call gives up while TCP still connects.
     pub fn wait(self, timeout: Duration) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
         match self.go_on(Patience::of(timeout))? {
@@ -396,9 +397,10 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
             libc::ECONNRESET | libc::EPIPE => (Cause::PeerGone(error), true),
             _ => (id.events.cause_of(error), true),
         };
-        // ASSUMPTION: without a TCP stream, the device does nothing to the pair. If a device has moved the pair all the
-        // same, `query_state` returns Error.
-        let is_moved = had_stream || matches!(pair.query_state(), Ok(DeviceState::Error));
+        // ASSUMPTION: where the provider promises it, the device does nothing to the pair without a TCP stream, now or
+        // later. If a device has moved the pair all the same, `query_state` returns Error.
+        let is_moved =
+            had_stream || !pair.is_spared_by_failed_connects() || matches!(pair.query_state(), Ok(DeviceState::Error));
         Failed { value: after_failure(pair, is_moved), cause }
     }
 

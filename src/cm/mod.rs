@@ -155,9 +155,9 @@ fn addresses(of: impl ToSocketAddrs) -> Result<Vec<SocketAddr>, CmError> {
 ///
 /// # Errors
 ///
-/// [`Cause`]. The pair comes back: in Init if nothing was done to it, else in Error. On iWARP, the pair does not come
-/// back if the timeout passes while TCP connects. If the timeout passes later, destroying the pair may block: see
-/// [`Connecting`].
+/// [`Cause`]. The pair comes back: in Init if certainly nothing was done to it, else in Error. On iWARP, the pair does
+/// not come back if the timeout passes while TCP connects. If the timeout passes later, destroying the pair may block:
+/// see [`Connecting`].
 pub fn connect<B: Brand, T: Reliable>(
     address: impl ToSocketAddrs,
     pair: QueuePair<B, Init, T>,

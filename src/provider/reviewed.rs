@@ -58,6 +58,9 @@ pub struct Promises {
     pub(crate) walk: Walk,
     /// The guarantees of a provider when a memory window ends.
     pub(crate) windows: Windows,
+    /// On iWARP: an `rdma_connect` that fails because the TCP stream was refused, or could not be made, has done
+    /// nothing to the pair, and will do nothing to it later.
+    pub(crate) failed_connect_spares_pair: bool,
     /// The exceptions that the library makes for this provider.
     pub(crate) quirks: Quirks,
 }
@@ -118,6 +121,14 @@ impl Promises {
     /// mlx5. If not, windows are bound over whole regions only, and the end of the region gives the memory back.
     pub fn windows_are_barriers(&self) -> bool {
         self.windows.are_barriers()
+    }
+
+    /// On an iWARP device: whether a connect leaves the pair as it was if the host refused the TCP stream, did not
+    /// answer, or cannot be reached. Then the pair comes back in Init. If not, it comes back in Error.
+    ///
+    /// This says nothing about other devices: there, rdma_cm moves no pair.
+    pub fn failed_connects_spare_pairs(&self) -> bool {
+        self.failed_connect_spares_pair
     }
 
     /// Whether a queue pair is destroyed by its poller; `is_on_shared` says whether it receives from a shared receive
@@ -269,6 +280,7 @@ pub(crate) const UNREVIEWED: Promises = Promises {
     sessions: Sessions::No,
     walk: Walk::No,
     windows: Windows::NoBarrier,
+    failed_connect_spares_pair: false,
     quirks: Quirks { reset_twice: true, shared_resize_loses: true, completes_quietly: true, ..Quirks::NONE },
 };
 
@@ -286,6 +298,7 @@ pub(crate) const SOFT: Promises = Promises {
     sessions: Sessions::Yes,
     walk: Walk::Yes,
     windows: Windows::Both,
+    failed_connect_spares_pair: true,
     quirks: Quirks::NONE,
 };
 
@@ -312,6 +325,7 @@ pub(crate) const SIW: Promises = Promises {
     refusal_is_sure: true,
     teardown: Teardown::Anytime,
     shared: Shared::Yes,
+    failed_connect_spares_pair: true,
     quirks: Quirks { swaps_reply_depths: true, hides_state: true, ..Quirks::NONE },
     ..UNREVIEWED
 };
@@ -330,6 +344,7 @@ pub(crate) const MLX5: Promises = Promises {
     sessions: Sessions::Yes,
     walk: Walk::Yes,
     windows: Windows::Type2,
+    failed_connect_spares_pair: false,
     quirks: Quirks::NONE,
 };
 
@@ -447,7 +462,7 @@ mod tests {
     /// The table as `docs/providers.md` must have it.
     fn table() -> String {
         type Cell = fn(&Promises) -> String;
-        let columns: [(&str, Cell); 11] = [
+        let columns: [(&str, Cell); 12] = [
             ("a completion also completes the sends before it", |row| yes_or_no(row.retires_prefix)),
             ("a named refusal is not queued", |row| yes_or_no(row.refusal_is_sure)),
             ("Reset is a barrier", |row| yes_or_no(row.reset_is_barrier)),
@@ -491,6 +506,7 @@ mod tests {
                 }
                 .to_owned()
             }),
+            ("a failed connect spares the pair", |row| yes_or_no(row.failed_connect_spares_pair)),
         ];
         fn yes_or_no(is_so: bool) -> String {
             if is_so { "yes" } else { "no" }.to_owned()

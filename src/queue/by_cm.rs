@@ -89,6 +89,11 @@ impl<B: Brand, T: Reliable> QueuePair<B, Init, T> {
         self.inner.core.domain.context.promises().quirks.swaps_reply_depths
     }
 
+    /// iWARP: whether an `rdma_connect` that fails without a TCP stream leaves the pair in Init.
+    pub(crate) fn is_spared_by_failed_connects(&self) -> bool {
+        self.inner.core.domain.context.promises().failed_connect_spares_pair
+    }
+
     pub(crate) fn into_rtr_by_cm(
         self,
         from_cm: FromCm,

@@ -4,7 +4,7 @@
 
 use super::rights::{Kept, Rights};
 use super::{Handle, Object, ObjectPtr, RawEvent};
-use crate::provider::reviewed::{self, Promises};
+use crate::provider::reviewed::Promises;
 use crate::provider::{Opened, Provider};
 use crate::sys::{self, ibv_qp_attr_mask, ibv_srq_attr_mask};
 use crate::verb_error::{VerbError, note_leak};
@@ -118,12 +118,7 @@ impl OpenContext {
         // alive.
         let device = unsafe { self.device().as_ref() };
         let iwarp = sys::ibv_transport_type::IBV_TRANSPORT_IWARP;
-        device.is_some_and(|device| device.transport_type == iwarp) || self.is_soft_iwarp()
-    }
-
-    /// Whether this is a soft device that resembles soft iWARP.
-    fn is_soft_iwarp(&self) -> bool {
-        self.own_promises().is_some_and(|row| row.name == reviewed::SIW.name)
+        device.is_some_and(|device| device.transport_type == iwarp)
     }
 
     /// The provider's function that binds windows of type 1, if it has one.

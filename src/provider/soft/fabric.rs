@@ -221,8 +221,12 @@ impl Fabric {
         let events = Events::new().map_err(failed)?;
         let async_fd = events.signal.fd();
         let index = state.contexts.insert(ContextInfo { device: number, children: 0, events });
+        let transport = match state.latitudes.is_iwarp {
+            true => sys::ibv_transport_type::IBV_TRANSPORT_IWARP,
+            false => sys::ibv_transport_type::IBV_TRANSPORT_IB,
+        };
         drop(state);
-        Ok(handles::new_context(self.clone(), index, device, async_fd))
+        Ok(handles::new_context(self.clone(), index, device, transport, async_fd))
     }
 
     /// The devices that exist so far.

@@ -90,12 +90,14 @@ pub(super) struct Object<'a, T> {
 }
 
 /// Creates the C struct of an open context. `index` is the context's place in the fabric's table.
-pub(super) fn new_context(fabric: Fabric, index: usize, name: &str, async_fd: RawFd) -> NonNull<ibv_context> {
-    let mut device = ibv_device {
-        node_type: ibv_node_type::IBV_NODE_CA,
-        transport_type: ibv_transport_type::IBV_TRANSPORT_IB,
-        ..ibv_device::default()
-    };
+pub(super) fn new_context(
+    fabric: Fabric,
+    index: usize,
+    name: &str,
+    transport_type: ibv_transport_type,
+    async_fd: RawFd,
+) -> NonNull<ibv_context> {
+    let mut device = ibv_device { node_type: ibv_node_type::IBV_NODE_CA, transport_type, ..ibv_device::default() };
     let room = device.name.len() - 1;
     for ((to, also), from) in device.name.iter_mut().zip(&mut device.dev_name).zip(name.bytes()).take(room) {
         *to = c_char::from_ne_bytes([from]);

@@ -25,6 +25,8 @@ use std::{ptr, sync::MutexGuard, thread};
 pub(super) struct Latitudes {
     pub(super) row: &'static Promises,
     pub(super) habits: Habits,
+    /// Whether the devices are iWARP ones.
+    pub(super) is_iwarp: bool,
     /// Whether the profile takes no latitude at all.
     pub(super) is_strict: bool,
     random: Random,
@@ -49,12 +51,12 @@ const LITTLE_INLINE: u32 = 32;
 
 impl Latitudes {
     pub(super) fn new(profile: Profile, aborts: bool) -> Self {
-        let seed = if let Profile::Adversary(seed) = profile { seed } else { 0 };
         Self {
             row: profile.row(),
             habits: profile.habits(),
+            is_iwarp: profile.is_iwarp(),
             is_strict: profile == Profile::Specification,
-            random: Random::new(seed),
+            random: Random::new(profile.seed().unwrap_or(0)),
             violations: Vec::new(),
             aborts,
             late: None,

@@ -17,8 +17,8 @@ use std::{collections::BTreeMap, sync::Mutex};
 /// example, if requests may complete in any order, the library signals every request.
 ///
 /// The devices `soft0` and `soft1` take the profile that the environment variable `INTERLOCK_SOFT_PROFILE` names when
-/// they are first used: `specification`, `rxe`, `siw`, `mlx5`, `mlx4`, `irdma`, `bnxt_re`, `hns`, `efa`, or
-/// `adversary:SEED`. On these two devices a violation aborts the process.
+/// they are first used: `specification`, `rxe`, `siw`, `mlx5`, `mlx4`, `irdma`, `bnxt_re`, `hns`, `efa`,
+/// `adversary:SEED`, or `iwarp-adversary:SEED`. On these two devices a violation aborts the process.
 ///
 /// # Examples
 ///
@@ -65,6 +65,9 @@ pub enum Profile {
     /// the seed chooses; without it, the device promises nothing. With bit 4, polls and destroys sometimes fail and
     /// leave half-destroyed objects.
     Adversary(u64),
+    /// The adversary of that seed, as an iWARP device. If a connect fails because there is no TCP stream, this device
+    /// moves the pair to Error all the same, during the call or after it. It never promises not to.
+    IwarpAdversary(u64),
 }
 
 impl Profile {
@@ -80,8 +83,10 @@ impl Profile {
             Self::BnxtRe => &reviewed::BNXT_RE,
             Self::Hns => &reviewed::HNS,
             Self::Efa => &reviewed::EFA,
-            Self::Adversary(seed) if seed & SOME_PROMISES == 0 => &UNREVIEWED,
-            Self::Adversary(seed) => row_of_seed(seed),
+            Self::Adversary(seed) | Self::IwarpAdversary(seed) => match seed & SOME_PROMISES {
+                0 => &UNREVIEWED,
+                _ => row_of_seed(seed),
+            },
         }
     }
 
@@ -97,8 +102,26 @@ impl Profile {
             "bnxt_re" => Self::BnxtRe,
             "hns" => Self::Hns,
             "efa" => Self::Efa,
-            _ => Self::Adversary(name.strip_prefix("adversary:")?.parse().ok()?),
+            _ => {
+                let (kind, seed) = name.split_once(':')?;
+                let seed = seed.parse().ok()?;
+                match kind {
+                    "adversary" => Self::Adversary(seed),
+                    "iwarp-adversary" => Self::IwarpAdversary(seed),
+                    _ => return None,
+                }
+            }
         })
+    }
+
+    /// Whether the devices are iWARP ones: rdma_cm alone connects their pairs.
+    pub(super) fn is_iwarp(self) -> bool {
+        matches!(self, Self::Siw | Self::IwarpAdversary(_))
+    }
+
+    /// The seed of an adversary.
+    pub(super) fn seed(self) -> Option<u64> {
+        if let Self::Adversary(seed) | Self::IwarpAdversary(seed) = self { Some(seed) } else { None }
     }
 
     pub(super) fn habits(self) -> Habits {
@@ -147,7 +170,7 @@ impl Profile {
             Self::Efa => {
                 Habits { overtakes: 2, needs_signals: true, refuses_in_error: true, calls_all_sends: true, ..NONE }
             }
-            Self::Adversary(seed) => Habits::of_adversary(seed, self.row()),
+            Self::Adversary(seed) | Self::IwarpAdversary(seed) => Habits::of_adversary(seed, self.row()),
         }
     }
 }
@@ -214,6 +237,8 @@ pub(super) struct Habits {
     pub(super) grants_less_inline: bool,
     /// The first element of a list is read even if the list is empty; an element of 0 bytes is taken for one of 2^31.
     pub(super) reads_lists: bool,
+    /// On iWARP: a connect that finds no TCP stream moves its pair to Error all the same.
+    pub(super) breaks_unconnected: bool,
 }
 
 impl Habits {
@@ -243,6 +268,7 @@ impl Habits {
         grants_more: false,
         grants_less_inline: false,
         reads_lists: false,
+        breaks_unconnected: false,
     };
 
     /// All habits that the promises in `row` do not rule out.
@@ -276,6 +302,7 @@ impl Habits {
             grants_more: true,
             grants_less_inline: false,
             reads_lists: true,
+            breaks_unconnected: !row.failed_connect_spares_pair,
         }
     }
 }

@@ -88,6 +88,8 @@ pub enum Promise {
     Windows,
     /// An event comes only when there is a completion.
     Events,
+    /// A connect that fails without a TCP stream leaves its pair in Init. Elsewhere than on iWARP, that is always so.
+    SparedPairs,
 }
 
 /// Whether the library says that the provider of the device under test does not make this promise.
@@ -104,6 +106,7 @@ pub fn lacks(promise: Promise) -> bool {
         // for accesses that are under way when the window ends.
         Promise::Windows => !on_hardware() && !context.promises().windows_are_barriers(),
         Promise::Events => promises.provider() == "adversary",
+        Promise::SparedPairs => context.is_iwarp() && !promises.failed_connects_spare_pairs(),
     }
 }
 

@@ -208,6 +208,7 @@ impl State {
             // This call connects the stream, so it finds out whether somebody listens.
             let is_host = matches!(self.route(to.ip().to_canonical()), Route::Device(_));
             if is_host && self.cm.listener(PortSpace::Tcp, to).is_none() {
+                self.cm_fail_connect(number, parameters);
                 return Err(libc::ECONNREFUSED);
             }
             self.cm.id_mut(number)?.own = offer.clone();
@@ -219,6 +220,19 @@ impl State {
         id.sent = Some(Sent { what: What::Request { offer, from, to, space: id.space }, times: 0 });
         self.cm_send(number);
         Ok(())
+    }
+
+    /// iWARP: a connect has failed without a TCP stream. Some devices move its pair to Error all the same, at random in
+    /// their next step or only when the identifier ends. The second is always after the call has returned.
+    pub(super) fn cm_fail_connect(&mut self, number: u64, parameters: &Parameters<'_>) {
+        if !self.latitudes.habits.breaks_unconnected {
+            return;
+        }
+        let Ok(id) = self.cm.id_mut(number) else { return };
+        id.own.queue_pair = parameters.queue_pair;
+        if self.cm_hold_pair(number).is_ok() && self.latitudes.once_in(2) {
+            self.cm.break_later(number);
+        }
     }
 
     pub(super) fn cm_accept(&mut self, number: u64, parameters: &Parameters<'_>) -> Result<(), c_int> {

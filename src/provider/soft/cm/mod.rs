@@ -452,7 +452,10 @@ impl RawId for Identifier {
             while is_silent() {
                 thread::sleep(Duration::from_millis(1));
             }
-            return Err(VerbError::new("rdma_connect", libc::ETIMEDOUT));
+            return self.call(Verb::RdmaConnect, |state, id| {
+                state.cm_fail_connect(id, parameters);
+                Err(libc::ETIMEDOUT)
+            });
         }
         self.call(Verb::RdmaConnect, |state, id| state.cm_connect(id, parameters))
     }
@@ -512,6 +515,6 @@ impl RawId for Identifier {
 impl State {
     /// Whether rdma_cm treats the devices of this fabric as iWARP.
     fn is_iwarp(&self) -> bool {
-        self.latitudes.row.name == crate::provider::reviewed::SIW.name
+        self.latitudes.is_iwarp
     }
 }

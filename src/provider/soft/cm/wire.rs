@@ -449,7 +449,7 @@ struct Asked {
 impl Cm {
     /// If an identifier holds a pair, lets the device move the pair to Error in a later step. The program may learn
     /// before that step why the connection was not made.
-    fn break_later(&mut self, number: u64) {
+    pub(super) fn break_later(&mut self, number: u64) {
         if let Some(pair) = self.ids.get_mut(&number).and_then(|id| id.pair.take()) {
             self.work.push_back(Work::Break(pair));
         }
