@@ -590,6 +590,28 @@ fn a_waker_that_panics_leaves_no_grant_and_no_request_behind() {
     peers.until(|| left.held() == 0);
 }
 
+/// The violation wakes a task whose waker panics. The next call returns the violation.
+#[test]
+fn a_waker_that_panics_loses_no_violation() {
+    let (_fabric, domain) = support::own_device!();
+    let mut hostile = hostile(domain);
+    let lending = hostile.peers.left.lending.clone();
+    let panicking = Waker::from(Arc::new(Panicking));
+    let mut wait = Box::pin(async move { drop(lending.granted().await) });
+    assert!(wait.as_mut().poll(&mut Context::from_waker(&panicking)).is_pending());
+    let garbage = hostile.peers.buffer(&[0xff; CONTROL_BYTES]);
+    let sent = hostile.sender.with(|sender| sender.send(garbage)).unwrap();
+    let mut messages = hostile.peers.left.messages.take().unwrap();
+    hostile.peers.run(async { sent.await.unwrap() });
+    let noop = &mut Context::from_waker(Waker::noop());
+    catch_unwind(AssertUnwindSafe(|| pin!(messages.next()).poll(noop).is_ready())).unwrap_err();
+    let noop = &mut Context::from_waker(Waker::noop());
+    let Poll::Ready(Some(Err(MessageError::Peer(violation)))) = pin!(messages.next()).poll(noop) else {
+        panic!("no violation")
+    };
+    assert_eq!(violation, Violation::Control(ControlError::Magic));
+}
+
 #[test]
 fn a_lease_is_held_for_as_long_as_a_future_runs_or_until_a_timeout() {
     let mut peers = Peers::new(domain!(), &options());

@@ -33,6 +33,8 @@ pub struct LendingReceiver<B> {
     mark: Mark,
     /// How many control messages came one after another without a wait.
     in_a_row: u32,
+    /// A violation that the program has not got yet. If a waker panics before, it is still here for the next call.
+    violation: Option<Violation>,
 }
 static_assertions::assert_impl_all!(LendingReceiver<()>: Send);
 
@@ -93,7 +95,8 @@ impl<B: Brand> Lending<B> {
         let shared = Arc::new(Shared::new(options.quota, options.most_held, options.margin));
         let lending = Self { shared, sender, poller: poller.clone() };
         let outbound = Outbound { idle, sending: VecDeque::new() };
-        Ok((lending.clone(), LendingReceiver { lending, receiver, outbound, mark: options.mark, in_a_row: 0 }))
+        let (mark, in_a_row, violation) = (options.mark, 0, None);
+        Ok((lending.clone(), LendingReceiver { lending, receiver, outbound, mark, in_a_row, violation }))
     }
 }
 
@@ -115,7 +118,7 @@ impl<B: Brand> LendingReceiver<B> {
     ///
     /// [`MessageError`].
     pub async fn next(&mut self) -> Option<Result<Success<B>, MessageError<B>>> {
-        let Self { lending, receiver, outbound, mark, in_a_row } = self;
+        let Self { lending, receiver, outbound, mark, in_a_row, violation } = self;
         let mut sending = pin!(outbound.send_all(lending, *mark));
         let mut is_sending = true;
         poll_fn(|context| {
@@ -123,6 +126,9 @@ impl<B: Brand> LendingReceiver<B> {
                 is_sending = false;
             }
             loop {
+                if let Some(violation) = violation.take() {
+                    return Poll::Ready(Some(Err(MessageError::Peer(violation))));
+                }
                 if *in_a_row == BUDGET {
                     *in_a_row = 0;
                     context.waker().wake_by_ref();
@@ -140,18 +146,18 @@ impl<B: Brand> LendingReceiver<B> {
                     }
                     Poll::Ready(Some(Ok(message))) => message,
                 };
-                let (buffer, violation, wakes) = match lending.sort(message, *mark) {
+                let (buffer, wakes) = match lending.sort(message, *mark) {
                     Sorted::Data(message) => return Poll::Ready(Some(Ok(message))),
-                    Sorted::Control(buffer, wakes) => (buffer, None, wakes),
-                    Sorted::Refused(buffer, violation, wakes) => (buffer, Some(violation), wakes),
+                    Sorted::Control(buffer, wakes) => (buffer, wakes),
+                    Sorted::Refused(buffer, found, wakes) => {
+                        *violation = Some(found);
+                        (buffer, wakes)
+                    }
                 };
                 *in_a_row += 1;
                 // If the pair is broken, the next receive says so.
                 drop(receiver.post(buffer));
                 drop(wakes);
-                if let Some(violation) = violation {
-                    return Poll::Ready(Some(Err(MessageError::Peer(violation))));
-                }
             }
         })
         .await
