@@ -16,6 +16,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
         cases: &["aio/a_permit_posts_once"],
     },
     Mutant {
+        without: "a type of its own for a sender that is lent",
+        changes: &[(
+            "aio/shared_sender.rs",
+            "    pub fn with<R>(&self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {",
+            "    pub fn with<R>(&self, _: impl FnOnce(&mut Sender<B, T>) -> R) -> R {
+                unimplemented!()
+            }
+            fn with_lent<R>(&self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {",
+        )],
+        cases: &[
+            "aio/a_lent_sender_does_not_wait",
+            "aio/a_lent_sender_is_not_exchanged",
+            "aio/a_lent_sender_is_not_exchanged_for_a_lent_one",
+        ],
+    },
+    Mutant {
         without: "the lifetime of a permit",
         changes: &[(
             "aio/shared_sender.rs",

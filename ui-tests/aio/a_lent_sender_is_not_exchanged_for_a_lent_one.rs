@@ -1,5 +1,5 @@
 //! Rule A8: a sender that is lent is not exchanged for another one.
-//! Error: lifetime
+//! Error: E0521
 
 use interlock::Brand;
 use interlock::aio::SharedSender;
