@@ -1,9 +1,9 @@
 //! What must run after a lock was released: wakers, and drops of memory.
 
-use super::lane_handle::Broken;
 use crate::completion::Completion;
 use crate::inflight::SharedLedger;
 use arrayvec::ArrayVec;
+use std::mem;
 use std::task::Waker;
 
 /// Wakes, and drops of wakers and of memory, that must run after the lock is released.
@@ -13,7 +13,11 @@ use std::task::Waker;
 ///
 /// The drop of an `After` runs the entries that are left. If a waker panics, the drop runs while the panic unwinds, so
 /// the other wakers are still woken.
-pub(super) struct After<B>(ArrayVec<Todo<B>, ROOM>);
+pub(super) struct After<B> {
+    todo: ArrayVec<Todo<B>, ROOM>,
+    /// Whether a pair has broken that another desk must learn of.
+    tells_others: bool,
+}
 
 const ROOM: usize = 16;
 
@@ -25,24 +29,23 @@ enum Todo<B> {
     DropWaker(#[allow(dead_code, reason = "is dropped")] Waker),
     DropCompletion(#[allow(dead_code, reason = "is dropped")] Completion<B>),
     DropShared(#[allow(dead_code, reason = "is dropped")] SharedLedger),
-    Broken(#[allow(dead_code, reason = "is dropped")] Broken<B>),
 }
 
 impl<B> After<B> {
     #[inline(always)]
     pub(super) fn new() -> Self {
-        Self(ArrayVec::new_const())
+        Self { todo: ArrayVec::new_const(), tells_others: false }
     }
 
     /// Whether [`ROOM_FOR_ONE`] more entries fit.
     #[inline(always)]
     pub(super) fn has_room(&self) -> bool {
-        self.0.remaining_capacity() >= ROOM_FOR_ONE
+        self.todo.remaining_capacity() >= ROOM_FOR_ONE
     }
 
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.todo.is_empty() && !self.tells_others
     }
 
     pub(super) fn wake(&mut self, waker: Waker) {
@@ -62,19 +65,25 @@ impl<B> After<B> {
         self.push(Todo::DropShared(shared));
     }
 
-    /// Wakes those at another desk whom the end of a pair concerns.
-    pub(super) fn wake_at(&mut self, other: Broken<B>) {
-        self.push(Todo::Broken(other));
+    /// Notes that a pair has broken that another desk must learn of.
+    pub(super) fn tell_others(&mut self) {
+        self.tells_others = true;
+    }
+
+    /// Whether another desk must learn of a pair that has broken. From now on false.
+    #[inline(always)]
+    pub(super) fn takes_others(&mut self) -> bool {
+        mem::take(&mut self.tells_others)
     }
 
     fn push(&mut self, todo: Todo<B>) {
-        let pushed = self.0.try_push(todo);
+        let pushed = self.todo.try_push(todo);
         debug_assert!(pushed.is_ok(), "callers ask for room first");
     }
 
     /// Runs all entries. The caller must hold no lock.
     pub(super) fn run(&mut self) {
-        while let Some(todo) = self.0.pop() {
+        while let Some(todo) = self.todo.pop() {
             match todo {
                 Todo::Wake(waker) => waker.wake(),
                 other => drop(other),
@@ -106,7 +115,7 @@ impl<B> Drop for After<B> {
                 self.0.run();
             }
         }
-        if !self.0.is_empty() {
+        if !self.todo.is_empty() {
             Rest(self).0.run();
         }
     }

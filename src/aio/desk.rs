@@ -17,7 +17,6 @@ mod models;
 
 use super::after::{After, wake_all};
 use super::lane::{Lane, Left, Parked, Tally};
-use super::lane_handle::Broken;
 use super::outcome::{Counters, PollerCounters};
 use super::timers::{SetTimer, TimerKey, Timers};
 use crate::completion::{Armed, Completion, PollError, WaitError, WakeFor};
@@ -29,7 +28,8 @@ use crate::types::Qpn;
 use arrayvec::ArrayVec;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Weak;
+use std::mem;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -53,6 +53,8 @@ pub(super) struct State<B> {
     lanes: Vec<Option<Lane<B>>>,
     /// The pairs that have lanes, by number.
     pairs: BTreeMap<u32, PairLanes<B>>,
+    /// Pairs that have broken, for the other desks that have lanes of them.
+    broken: Vec<Broken<B>>,
     /// How many work queues have had a lane.
     generations: u64,
     /// What each work queue left behind when its lane was given to the next queue in its slot, by generation. The
@@ -90,6 +92,25 @@ impl<B> Default for PairLanes<B> {
 impl<B> PairLanes<B> {
     fn is_empty(&self) -> bool {
         self.slots.is_empty() && self.other.is_none()
+    }
+}
+
+/// A pair that is broken, and a desk with a lane of it. The drop wakes all at that desk whom the end of the pair
+/// concerns. It takes the lock of that desk, so the caller must hold no lock.
+pub(super) struct Broken<B> {
+    desk: Arc<Desk<B>>,
+    pair: Qpn,
+}
+
+impl<B> Broken<B> {
+    pub(super) fn new(desk: Arc<Desk<B>>, pair: Qpn) -> Self {
+        Self { desk, pair }
+    }
+}
+
+impl<B> Drop for Broken<B> {
+    fn drop(&mut self) {
+        self.desk.with_after(|state, after| state.wake_lanes(self.pair, after));
     }
 }
 
@@ -135,6 +156,7 @@ impl<B> Desk<B> {
                 poller,
                 lanes,
                 pairs: BTreeMap::new(),
+                broken: Vec::new(),
                 generations: 0,
                 leaving: Vec::new(),
                 shared,
@@ -158,8 +180,17 @@ impl<B> Desk<B> {
     pub(super) fn with_after<R>(&self, f: impl FnOnce(&mut State<B>, &mut After<B>) -> R) -> R {
         let mut after = After::new();
         let result = f(&mut lock(&self.state), &mut after);
-        after.run();
+        self.run(&mut after);
         result
+    }
+
+    /// Runs what was left for after the lock. Those at other desks come first: if one of their wakers panics, the drop
+    /// of `after` runs the rest.
+    fn run(&self, after: &mut After<B>) {
+        if after.takes_others() {
+            drop(self.with(|state| mem::take(&mut state.broken)));
+        }
+        after.run();
     }
 
     /// The completion of one request of a send queue. Polls for it if it has not come yet.
@@ -190,10 +221,19 @@ impl<B> Desk<B> {
         let next = if is_free(&guard) && !guard.poller.has_mail() { guard.poller.poll() } else { Ok(None) };
         match next {
             Ok(Some(completion)) if completion.is_success() && is_wanted(completion.id()) => return Some(completion),
-            Ok(Some(completion)) => settle_one(guard, completion),
+            Ok(Some(completion)) => self.settle_one(guard, completion),
             Ok(None) | Err(_) => {}
         }
         None
+    }
+
+    /// Puts a completion in its place, and releases the lock.
+    #[inline(never)]
+    fn settle_one(&self, mut guard: MutexGuard<'_, State<B>>, completion: Completion<B>) {
+        let mut after = After::new();
+        guard.settle(completion, &mut after);
+        drop(guard);
+        self.run(&mut after);
     }
 
     /// The completion of a request, if it is kept in its place or can be polled now.
@@ -208,37 +248,15 @@ impl<B> Desk<B> {
     fn try_for(
         &self,
         mut kept: impl FnMut(&mut State<B>) -> Option<Completion<B>>,
-        mut is_wanted: impl FnMut(&State<B>, WorkId) -> bool,
+        is_wanted: impl FnMut(&State<B>, WorkId) -> bool,
     ) -> Option<Completion<B>> {
         if let Some(completion) = self.with(|state| if state.may_release() { kept(state) } else { None }) {
             return Some(completion);
         }
-        // Declared before the guard, so it is dropped after the guard and runs without the lock.
         let mut after = After::new();
-        let mut guard = lock(&self.state);
-        let state = &mut *guard;
-        for _ in 0..BUDGET {
-            let completion = state.poll(&mut after).ok()??;
-            // What is left to run may panic, and a completion that was taken would be lost.
-            if after.is_empty() && state.may_release() && completion.is_success() && is_wanted(state, completion.id()) {
-                return Some(completion);
-            }
-            // While nobody waits, a wanted completion was returned above, so this look is not needed. If mail prevented
-            // that, the caller's slow path finds the completion in its place.
-            let may_be_in_place = state.tally.waits > 0;
-            state.settle(completion, &mut after);
-            if may_be_in_place
-                && after.is_empty()
-                && state.may_release()
-                && let Some(completion) = kept(state)
-            {
-                return Some(completion);
-            }
-            if !after.has_room() {
-                break;
-            }
-        }
-        None
+        let found = lock(&self.state).poll_until(&mut after, kept, is_wanted);
+        self.run(&mut after);
+        found
     }
 
     #[cold]
@@ -303,7 +321,7 @@ impl<B> Desk<B> {
                 has_more &= state.poller.has_taken();
             }
             drop(state);
-            after.run();
+            self.run(&mut after);
             if !has_more {
                 return;
             }
@@ -331,7 +349,7 @@ impl<B> Desk<B> {
             let attempt = lock(&self.state).attempt(&mut budget, &mut after, &mut ready, |state, after| {
                 park(state, context.waker(), &mut mine, after)
             });
-            after.run();
+            self.run(&mut after);
             match attempt {
                 Attempt::Ready(found) => return Poll::Ready(Ok(found)),
                 Attempt::Again => {}
@@ -374,7 +392,7 @@ impl<B> Desk<B> {
             self.abandon_all(ids.next.before(ids.in_flight), ids.in_flight);
         }
         drop(left);
-        after.run();
+        self.run(&mut after);
     }
 
     /// Ends the lane of a work queue that is gone. Returns what nobody will take any more.
@@ -444,7 +462,7 @@ impl<B> Desk<B> {
             // empty. If there is no driver, the next task that polls finds the completion.
             let attempt = state.attempt(&mut budget, &mut after, &mut |_| None::<()>, |_, _| Parked::Yes);
             drop(state);
-            after.run();
+            self.run(&mut after);
             match attempt {
                 Attempt::Again => {}
                 Attempt::Failed(_, wakers) => return wake_all(wakers),
@@ -469,7 +487,7 @@ impl<B> Desk<B> {
         let mut has_taken_events = false;
         loop {
             let attempt = lock(&self.state).turn(&mut budget, &mut after, &mut has_taken_events, context, &mut mine);
-            after.run();
+            self.run(&mut after);
             match attempt {
                 Attempt::Ready(turn) => return Poll::Ready(turn),
                 Attempt::Again => {}
@@ -530,15 +548,6 @@ pub(super) enum Turn {
     Sleep(Option<Duration>),
     /// End.
     Over,
-}
-
-/// Puts a completion in its place, and releases the lock.
-#[inline(never)]
-fn settle_one<B>(mut guard: MutexGuard<'_, State<B>>, completion: Completion<B>) {
-    let mut after = After::new();
-    guard.settle(completion, &mut after);
-    drop(guard);
-    after.run();
 }
 
 impl<B> State<B> {
@@ -717,7 +726,8 @@ impl<B> State<B> {
         self.wake_lanes(pair, after);
         let other = self.pairs.get(&pair.value()).and_then(|lanes| lanes.other.as_ref()?.0.upgrade());
         if let Some(desk) = other {
-            after.wake_at(Broken::new(desk, pair));
+            self.broken.push(Broken::new(desk, pair));
+            after.tell_others();
         }
     }
 
@@ -774,6 +784,38 @@ impl<B> State<B> {
             self.unclaimed.remove(oldest).into_iter().for_each(|kept| after.drop_completion(kept));
         }
         self.unclaimed.push_back(completion);
+    }
+
+    /// The part of [`Desk::try_for`] that polls.
+    #[inline(always)]
+    fn poll_until(
+        &mut self,
+        after: &mut After<B>,
+        mut kept: impl FnMut(&mut Self) -> Option<Completion<B>>,
+        mut is_wanted: impl FnMut(&Self, WorkId) -> bool,
+    ) -> Option<Completion<B>> {
+        for _ in 0..BUDGET {
+            let completion = self.poll(after).ok()??;
+            // What is left to run may panic, and a completion that was taken would be lost.
+            if after.is_empty() && self.may_release() && completion.is_success() && is_wanted(self, completion.id()) {
+                return Some(completion);
+            }
+            // While nobody waits, a wanted completion was returned above, so this look is not needed. If mail prevented
+            // that, the caller's slow path finds the completion in its place.
+            let may_be_in_place = self.tally.waits > 0;
+            self.settle(completion, after);
+            if may_be_in_place
+                && after.is_empty()
+                && self.may_release()
+                && let Some(completion) = kept(self)
+            {
+                return Some(completion);
+            }
+            if !after.has_room() {
+                break;
+            }
+        }
+        None
     }
 
     /// Settles the completions that have come, and asks `ready`. If `ready` returns nothing, arms the queue and lets

@@ -1,6 +1,6 @@
 //! How a sender or a receiver holds its lane.
 
-use super::desk::Desk;
+use super::desk::{Broken, Desk};
 use super::lane::{Left, Parked};
 use super::outcome::Counters;
 use super::shared_poller::SharedPoller;
@@ -23,25 +23,6 @@ pub(super) struct LaneHandle<B> {
     pair: Qpn,
     /// The desk of the pair's other lane, if that is another desk.
     other: Option<Weak<Desk<B>>>,
-}
-
-/// A pair that is broken, and a desk with a lane of it. The drop wakes all at this desk whom the end of the pair
-/// concerns. Only a call without locks may drop it.
-pub(super) struct Broken<B> {
-    desk: Arc<Desk<B>>,
-    pair: Qpn,
-}
-
-impl<B> Broken<B> {
-    pub(super) fn new(desk: Arc<Desk<B>>, pair: Qpn) -> Self {
-        Self { desk, pair }
-    }
-}
-
-impl<B> Drop for Broken<B> {
-    fn drop(&mut self) {
-        self.desk.with_after(|state, after| state.wake_lanes(self.pair, after));
-    }
 }
 
 impl<B> LaneHandle<B> {

@@ -6,7 +6,7 @@ use super::lane_handle::LaneHandle;
 use super::outcome::Counters;
 use super::posted::{Answers, Fetched, Posted, Returned};
 use super::posted_all::PostedAll;
-use super::sender_mode::{Owned, SenderMode, Waking};
+use super::sender_mode::{Borrowed, Deferred, Owned, SenderMode, Waking};
 use super::shared_poller::SharedPoller;
 use crate::completion::{Completion, PollError, Work};
 use crate::domain::Brand;
@@ -45,18 +45,16 @@ pub struct Sender<B, T = ReliableConnection, M = Owned<B, T>> {
     mode: M,
     types: PhantomData<fn() -> (B, T)>,
 }
+/// A sender that a [`SharedSender`](super::SharedSender) lends for the length of a call. It posts, and does not wait.
+pub type LentSender<'s, B, T = ReliableConnection> = Sender<B, T, Borrowed<'s, B, T>>;
+
 static_assertions::assert_impl_all!(Sender<()>: Send);
 static_assertions::assert_not_impl_any!(Sender<()>: Clone);
 
 impl<B, T, M: SenderMode<B, T>> Sender<B, T, M> {
     #[inline(always)]
-    pub(super) fn of_mode(mode: M) -> Self {
+    fn of_mode(mode: M) -> Self {
         Self { mode, types: PhantomData }
-    }
-
-    #[inline(always)]
-    pub(super) fn mode_mut(&mut self) -> &mut M {
-        &mut self.mode
     }
 
     #[inline(always)]
@@ -92,6 +90,13 @@ impl<B: Brand, T: Transport> Sender<B, T> {
 
     pub(super) fn into_half(self) -> (SendHalf<B, T>, LaneHandle<B>) {
         (self.mode.half, self.mode.lane)
+    }
+
+    /// Lends the sender. Its posts leave room for `kept` requests. What wakes tasks goes to `deferred`, which the
+    /// caller drops when it has released its lock.
+    #[inline(always)]
+    pub(super) fn lend<'s>(&'s mut self, kept: u32, deferred: &'s mut Deferred<B>) -> LentSender<'s, B, T> {
+        Sender::of_mode(Borrowed::new(&mut self.mode, kept, deferred))
     }
 
     pub(super) fn poller(&self) -> &SharedPoller<B> {

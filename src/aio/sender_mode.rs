@@ -2,15 +2,14 @@
 //!
 //! [`SharedSender`]: super::SharedSender
 
-use super::lane_handle::{Broken, LaneHandle};
+use super::desk::Broken;
+use super::lane_handle::LaneHandle;
 use super::posted_all::PostedAll;
-use super::sender::Sender;
 use crate::queue::SendHalf;
-use crate::queue::transport::ReliableConnection;
 use crate::seal::Key;
 use std::fmt;
 
-/// How a [`Sender`] has its half of the queue pair: [`Owned`] or [`Borrowed`]. Sealed.
+/// How a [`Sender`](super::Sender) has its half of the queue pair: [`Owned`] or [`Borrowed`]. Sealed.
 pub trait SenderMode<B, T>: sealed::Sealed<B, T> {}
 
 pub(super) mod sealed {
@@ -30,7 +29,7 @@ pub(super) mod sealed {
     }
 }
 
-/// How a [`Sender`] of one task has its half: for itself.
+/// How a [`Sender`](super::Sender) of one task has its half: for itself.
 pub struct Owned<B, T> {
     // Dropped before the lane, so that the driver still learns that the pair is gone.
     pub(super) half: SendHalf<B, T>,
@@ -60,10 +59,7 @@ impl<B, T> sealed::Sealed<B, T> for Owned<B, T> {
     }
 }
 
-/// A sender that a [`SharedSender`](super::SharedSender) lends for the length of a call. It posts, and does not wait.
-pub type LentSender<'s, B, T = ReliableConnection> = Sender<B, T, Borrowed<'s, B, T>>;
-
-/// How a [`LentSender`] has its half: borrowed, under the lock of the shared sender.
+/// How a [`LentSender`](super::LentSender) has its half: borrowed, under the lock of the shared sender.
 pub struct Borrowed<'s, B, T> {
     owned: &'s mut Owned<B, T>,
     /// How much room posts leave for other tasks.
@@ -72,11 +68,9 @@ pub struct Borrowed<'s, B, T> {
 }
 
 impl<'s, B, T> Borrowed<'s, B, T> {
-    /// A sender whose posts leave room for `kept` requests. What wakes tasks goes to `deferred`, which the caller drops
-    /// when it has released its lock.
     #[inline(always)]
-    pub(super) fn lend(sender: &'s mut Sender<B, T>, kept: u32, deferred: &'s mut Deferred<B>) -> LentSender<'s, B, T> {
-        Sender::of_mode(Self { owned: sender.mode_mut(), kept, deferred })
+    pub(super) fn new(owned: &'s mut Owned<B, T>, kept: u32, deferred: &'s mut Deferred<B>) -> Self {
+        Self { owned, kept, deferred }
     }
 }
 

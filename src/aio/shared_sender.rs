@@ -1,8 +1,8 @@
 //! A sender for many tasks.
 
 use super::lane::Parked;
-use super::sender::Sender;
-use super::sender_mode::{Borrowed, Deferred, LentSender};
+use super::sender::{LentSender, Sender};
+use super::sender_mode::Deferred;
 use crate::completion::PollError;
 use crate::domain::Brand;
 use crate::queue::transport::{ReliableConnection, Transport};
@@ -68,7 +68,7 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
         let mut deferred = Deferred::none();
         let mut inner = lock(&*self.inner);
         let promised = if inner.waiting.is_empty() { inner.permits } else { u32::MAX };
-        f(&mut Borrowed::lend(&mut inner.sender, promised, &mut deferred))
+        f(&mut inner.sender.lend(promised, &mut deferred))
     }
 
     /// Waits for room for one request. Dropping the future loses nothing.
@@ -230,7 +230,7 @@ impl<B: Brand, T: Transport> Permit<'_, B, T> {
         let others = guard.permits - 1;
         guard.permits = others;
         _wake_first = WakeOnDrop(guard.first_waker());
-        f(&mut Borrowed::lend(&mut guard.sender, others, &mut deferred))
+        f(&mut guard.sender.lend(others, &mut deferred))
     }
 }
 
