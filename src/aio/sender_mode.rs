@@ -94,17 +94,38 @@ impl<B, T> sealed::Sealed<B, T> for Borrowed<'_, B, T> {
 
     #[cold]
     fn wake(&mut self, waking: Waking<B>, _: Key) {
-        self.deferred.0.push(waking);
+        self.deferred.push(waking);
     }
 }
 
 /// What wakes tasks, and therefore waits until the lock of the [`SharedSender`](super::SharedSender) is released. Its
 /// drop wakes them.
-pub(super) struct Deferred<B>(Vec<Waking<B>>);
+pub(super) struct Deferred<B>(Option<Box<Wakings<B>>>);
+
+/// The usual loan defers nothing, and so costs one word.
+struct Wakings<B>(Vec<Waking<B>>);
 
 impl<B> Deferred<B> {
     pub(super) fn none() -> Self {
-        Self(Vec::new())
+        Self(None)
+    }
+
+    fn push(&mut self, waking: Waking<B>) {
+        self.0.get_or_insert_with(|| Box::new(Wakings(Vec::new()))).0.push(waking);
+    }
+}
+
+impl<B> Drop for Deferred<B> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        #[cold]
+        #[inline(never)]
+        fn wakes<B>(wakings: Box<Wakings<B>>) {
+            drop(wakings);
+        }
+        if let Some(wakings) = self.0.take() {
+            wakes(wakings);
+        }
     }
 }
 
