@@ -481,7 +481,7 @@ async fn load(
     let mut buffer = Some(world.buffer(&[1; LEN]));
     loop {
         // A buffer whose future was dropped comes back as a stray, here or from the close.
-        let Some(mut next) = buffer.take().or_else(|| sender.with(Sender::take_stray).map(buffer_of)) else {
+        let Some(mut next) = buffer.take().or_else(|| sender.with(|sender| sender.take_stray()).map(buffer_of)) else {
             if *is_over.borrow() || sender.with(|sender| sender.first_failure().is_some()) {
                 return None;
             }

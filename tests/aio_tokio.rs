@@ -121,7 +121,7 @@ fn lose_half<B: Brand + 'static>(tasks: Tasks<B>, runtime: &Runtime, rounds: usi
                 for _ in 0..rounds {
                     let mut buffer = home.lock().await.pop();
                     while buffer.is_none() {
-                        buffer = match shared.with(Sender::take_stray) {
+                        buffer = match shared.with(|sender| sender.take_stray()) {
                             Some(stray) => Some(buffer_of(stray)),
                             None => {
                                 tokio::task::yield_now().await;
@@ -161,7 +161,7 @@ fn lose_half<B: Brand + 'static>(tasks: Tasks<B>, runtime: &Runtime, rounds: usi
         let mut back = home.lock().await;
         let gather = async {
             while back.len() < count {
-                match shared.with(Sender::take_stray) {
+                match shared.with(|sender| sender.take_stray()) {
                     Some(stray) => back.push(buffer_of(stray)),
                     None => tokio::task::yield_now().await,
                 }

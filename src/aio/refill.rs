@@ -24,6 +24,8 @@ pub enum RefillError {
     TooLong(#[from] TooLong),
 }
 
+type Post<B, T> = fn(&mut ReceiveHalf<B, T>, Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>>;
+
 /// Keeps a receive queue filled from a pool.
 pub(super) struct Refill<B, T> {
     pool: Pool<B>,
@@ -41,7 +43,7 @@ pub(super) struct Refill<B, T> {
     is_uncertain: bool,
     /// Posts a receive. This is a function pointer, because `post_receive` exists only for some transports, and this
     /// type serves all.
-    post: fn(&mut ReceiveHalf<B, T>, Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>>,
+    post: Post<B, T>,
 }
 
 impl<B: Brand, T: OwnReceives> Refill<B, T> {
@@ -56,7 +58,7 @@ impl<B: Brand, T: OwnReceives> Refill<B, T> {
             return Err(RefillError::OtherDomain);
         }
         pool.holds(len_bytes)?;
-        let post = |half: &mut ReceiveHalf<B, T>, buffer| half.post_receive(buffer);
+        let post: Post<B, T> = |half, buffer| half.post_receive(buffer);
         let (wait, next_look, is_uncertain) = (None, None, false);
         Ok(Self { pool: pool.clone(), len_bytes, most, out, wait, next_look, is_uncertain, post })
     }

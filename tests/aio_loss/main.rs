@@ -197,7 +197,7 @@ impl Lane {
 
     /// Moves the buffers of the strays to `home`.
     fn gather(&self) {
-        while let Some(stray) = self.sender.with(Sender::take_stray) {
+        while let Some(stray) = self.sender.with(|sender| sender.take_stray()) {
             self.home().push(buffer_of(stray));
         }
     }

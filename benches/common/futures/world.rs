@@ -273,10 +273,13 @@ impl World {
             let mut buffer: Buffer<Futures> = match random.below(3) {
                 0 => self.domain.buffer(LEN).expect("a buffer"),
                 // A stray is the completion of an abandoned request. Its buffer can be used like any other.
-                1 => match sender.with(Sender::take_stray).and_then(|stray| stray.check().ok()?.into_buffer()) {
-                    Some(stray) => stray,
-                    None => continue,
-                },
+                1 => {
+                    match sender.with(|sender| sender.take_stray()).and_then(|stray| stray.check().ok()?.into_buffer())
+                    {
+                        Some(stray) => stray,
+                        None => continue,
+                    }
+                }
                 _ => {
                     drop(polled(self.pool.take(LEN), 1).await);
                     soon(self.pool.take(LEN)).await.expect("a buffer")
@@ -339,11 +342,11 @@ impl World {
         assert_eq!((left.violations(), right.violations()), (0, 0));
         // The left side ends the connection, and the right side learns of it.
         drop(left_link);
-        let _ = left.sender().with(Sender::abort);
+        let _ = left.sender().with(|sender| sender.abort());
         if self.surely_tells(by_address) {
             assert_eq!(soon(right_link.closed()).await, End::Disconnected);
         }
-        let _ = right.sender().with(Sender::abort);
+        let _ = right.sender().with(|sender| sender.abort());
         drop((left, right));
         for run in [left_run, right_run] {
             // `LendingReceiver::run` ends when a receive is flushed. Soft iWARP may not flush receives.
