@@ -4,7 +4,7 @@ use super::super::random::Random;
 use super::{PATIENCE, soon};
 use interlock::aio::cm::SharedChannel;
 use interlock::aio::lend::{AskError, CONTROL_BYTES, Granted, Lending, LendingOptions, Over, Quota};
-use interlock::aio::{Connection, End, Sender, SharedPoller, SharedSender, tcp};
+use interlock::aio::{Connection, End, SharedPoller, SharedSender, tcp};
 use interlock::cm::{AcceptData, ConnectData};
 use interlock::memory::{Growth, Pool, PoolOptions, SizeClass};
 use interlock::{
