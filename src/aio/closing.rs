@@ -254,7 +254,7 @@ impl<B: Brand, T: Transport> Ending<B, T> {
             context,
             |_| (pair.in_flight().0 == 0).then_some(()),
             |state, waker, mine, after| {
-                let parked = state.with_lane(slot, |lane, tally| lane.park_for_room(waker, mine, tally, after));
+                let parked = state.lanes.with(slot, |lane, tally| lane.park_for_room(waker, mine, tally, after));
                 parked.unwrap_or(Parked::Yes)
             },
         );
@@ -266,7 +266,7 @@ impl<B: Brand, T: Transport> Ending<B, T> {
             context,
             |_| (pair.in_flight().1 == 0).then_some(()),
             |state, waker, mine, after| {
-                let parked = state.with_lane(slot, |lane, tally| lane.park_reader(waker, mine, tally, after));
+                let parked = state.lanes.with(slot, |lane, tally| lane.park_reader(waker, mine, tally, after));
                 parked.unwrap_or(Parked::Yes)
             },
         );
@@ -298,7 +298,8 @@ impl<B: Brand, T: Transport> Ending<B, T> {
     fn into_closed(self) -> Closed<B> {
         if let Some(marker) = self.marker {
             let slot = self.sends.slot();
-            let marker = self.sends.desk().with(|state| state.with_lane(slot, |lane, tally| lane.fetch(marker, tally)));
+            let marker =
+                self.sends.desk().with(|state| state.lanes.with(slot, |lane, tally| lane.fetch(marker, tally)));
             drop(marker);
         }
         let strays = self.sends.end().map_or_else(Vec::new, |left| left.strays.into());

@@ -16,18 +16,17 @@
 mod models;
 
 use super::after::{After, wake_all};
-use super::lane::{Lane, Left, Parked, Tally};
-use super::outcome::{Counters, PollerCounters};
+use super::lane::{Left, Parked};
+use super::lanes::{Attached, Lanes};
+use super::outcome::PollerCounters;
+use super::pairs::Pairs;
 use super::timers::{SetTimer, TimerKey, Timers};
 use crate::completion::{Armed, Completion, PollError, WaitError, WakeFor};
-use crate::inflight::{QueueKind, WorkId};
+use crate::inflight::WorkId;
 use crate::memory::Buffer;
 use crate::queue::QueueIds;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::types::Qpn;
-use arrayvec::ArrayVec;
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
@@ -49,23 +48,10 @@ pub(super) struct Desk<B> {
 /// What the lock guards.
 pub(super) struct State<B> {
     pub(super) poller: Poller<B>,
-    /// The work queues, by the slot in their ids.
-    lanes: Vec<Option<Lane<B>>>,
-    /// The pairs that have lanes, by number.
-    pairs: BTreeMap<u32, PairLanes<B>>,
+    pub(super) lanes: Lanes<B>,
+    pairs: Pairs<Weak<Desk<B>>>,
     /// Pairs that have broken, for the other desks that have lanes of them.
     broken: Vec<Broken<B>>,
-    /// How many work queues have had a lane.
-    generations: u64,
-    /// What each work queue left behind when its lane was given to the next queue in its slot, by generation. The
-    /// handle of the old queue takes it when it ends.
-    leaving: Vec<(u64, Left<B>)>,
-    /// The shared receive queues, each with its number.
-    shared: Vec<(u32, Lane<B>)>,
-    /// Completions of work queues that have no lane. There are at most `most_unclaimed`.
-    unclaimed: VecDeque<Completion<B>>,
-    most_unclaimed: usize,
-    tally: Tally,
     /// Whether the completion queue is armed, or has raised an event that the driver has not taken yet.
     is_armed: bool,
     driver: DriverState,
@@ -73,26 +59,6 @@ pub(super) struct State<B> {
     /// How many handles there are. The futures of requests do not count.
     handles: usize,
     pub(super) counters: PollerCounters,
-}
-
-/// Where the lanes of a pair are.
-struct PairLanes<B> {
-    /// The slots of those at this desk.
-    slots: ArrayVec<usize, 2>,
-    /// The other desk that has a lane of this pair, and the generation of that lane.
-    other: Option<(Weak<Desk<B>>, u64)>,
-}
-
-impl<B> Default for PairLanes<B> {
-    fn default() -> Self {
-        Self { slots: ArrayVec::new_const(), other: None }
-    }
-}
-
-impl<B> PairLanes<B> {
-    fn is_empty(&self) -> bool {
-        self.slots.is_empty() && self.other.is_none()
-    }
 }
 
 /// A pair that is broken, and a desk with a lane of it. The drop wakes all at that desk whom the end of the pair
@@ -124,10 +90,7 @@ enum DriverState {
 
 /// What a new lane leaves to be done without the lock.
 pub(super) struct Late<B> {
-    /// The sends that completed before there was a lane.
-    sends: Vec<Completion<B>>,
-    /// What the last work queue in the slot has left.
-    left: Option<Left<B>>,
+    attached: Attached<B>,
     after: After<B>,
 }
 
@@ -148,23 +111,15 @@ enum Attempt<R> {
 impl<B> Desk<B> {
     pub(super) fn new(mut poller: Poller<B>) -> Self {
         poller.keep_gone();
-        let (lanes, shared, unclaimed) = Default::default();
-        let most_unclaimed = poller.queue().capacity() as usize;
-        let driver = DriverState::Absent;
+        let lanes = Lanes::new(poller.queue().capacity() as usize);
         Self {
             state: Mutex::new(State {
                 poller,
                 lanes,
-                pairs: BTreeMap::new(),
+                pairs: Pairs::new(),
                 broken: Vec::new(),
-                generations: 0,
-                leaving: Vec::new(),
-                shared,
-                unclaimed,
-                most_unclaimed,
-                tally: Tally::default(),
                 is_armed: false,
-                driver,
+                driver: DriverState::Absent,
                 timers: Timers::default(),
                 handles: 0,
                 counters: PollerCounters::default(),
@@ -205,7 +160,7 @@ impl<B> Desk<B> {
     /// The fast path: the completion of a request, if no other work has to be done first and the next poll gives it.
     #[inline(always)]
     pub(super) fn take_request(&self, id: WorkId) -> Option<Completion<B>> {
-        self.take_next(|state| state.tally.is_zero(), |found| found == id)
+        self.take_next(|state| state.lanes.tally.is_zero(), |found| found == id)
     }
 
     /// Polls once, and returns the completion if it succeeded and `is_wanted` is true for it. Otherwise puts the
@@ -238,7 +193,7 @@ impl<B> Desk<B> {
 
     /// The completion of a request, if it is kept in its place or can be polled now.
     fn try_request(&self, id: WorkId) -> Option<Completion<B>> {
-        self.try_for(|state| state.fetch(id), |state, found| found == id && state.is_unknown(id))
+        self.try_for(|state| state.lanes.fetch(id), |state, found| found == id && state.lanes.is_unknown(id))
     }
 
     /// Looks for a completion without waiting. `kept` takes the completion out of its place. `is_wanted` recognises it
@@ -265,9 +220,9 @@ impl<B> Desk<B> {
         let slot = id.key().slot();
         self.poll_for(
             context,
-            |state| state.fetch(id),
+            |state| state.lanes.fetch(id),
             |state, waker, mine, after| {
-                state.with_lane(slot, |lane, tally| lane.park(id, waker, mine, tally, after)).unwrap_or(Parked::Yes)
+                state.lanes.with(slot, |lane, tally| lane.park(id, waker, mine, tally, after)).unwrap_or(Parked::Yes)
             },
         )
     }
@@ -278,7 +233,7 @@ impl<B> Desk<B> {
     pub(super) fn take_receive(&self, next: WorkId) -> Option<Completion<B>> {
         let slot = next.key().slot();
         self.take_next(
-            |state| state.tally.waits == 0 && state.has_received_nothing(slot),
+            |state| state.lanes.tally.waits == 0 && state.lanes.has_received_nothing(slot),
             |found| found.key() == next.key(),
         )
     }
@@ -287,9 +242,9 @@ impl<B> Desk<B> {
     pub(super) fn try_receive(&self, next: WorkId) -> Option<Completion<B>> {
         let slot = next.key().slot();
         self.try_for(
-            |state| state.lane(slot)?.next_received(),
+            |state| state.lanes.get(slot)?.next_received(),
             // If the inbox has receives, they came earlier and must go first.
-            |state, found| found.key() == next.key() && state.has_received_nothing(slot),
+            |state, found| found.key() == next.key() && state.lanes.has_received_nothing(slot),
         )
     }
 
@@ -300,7 +255,7 @@ impl<B> Desk<B> {
     pub(super) fn take_batch(&self, first: WorkId, most: u32, buffers: &mut Vec<Buffer<B>>) -> (u32, bool) {
         let mut guard = lock(&self.state);
         let state = &mut *guard;
-        let taken = if state.is_unknown(first) { state.poller.poll_batch(first, most, buffers) } else { 0 };
+        let taken = if state.lanes.is_unknown(first) { state.poller.poll_batch(first, most, buffers) } else { 0 };
         (taken, taken > 0 && !state.may_release())
     }
 
@@ -332,7 +287,7 @@ impl<B> Desk<B> {
     pub(super) fn take_unclaimed(&self) -> Option<Completion<B>> {
         // The poller may still keep it.
         self.settle_taken();
-        self.with(|state| state.unclaimed.pop_front())
+        self.with(|state| state.lanes.take_unclaimed())
     }
 
     /// Settles completions until `ready` returns a value. If no completions are left and `ready` has returned none,
@@ -374,19 +329,24 @@ impl<B> Desk<B> {
     pub(super) fn attach(&self, ids: impl FnOnce() -> QueueIds, depth: u32) -> (QueueIds, u64, Late<B>) {
         self.with(|state| {
             let ids = ids();
+            let slot = ids.next.key().slot();
             let mut after = After::new();
-            let (generation, left, sends) = state.attach(ids, depth, &mut after);
-            (ids, generation, Late { sends, left, after })
+            let attached = state.lanes.attach(ids, depth, &mut after);
+            if let Some(pair) = attached.pair_before {
+                state.pairs.leave(pair, slot);
+            }
+            state.pairs.join(ids.pair, slot);
+            (ids, attached.generation, Late { attached, after })
         })
     }
 
     /// Does the rest of [`attach`](Self::attach) without the lock. No future exists for sends that were posted before
     /// the call of `attach`, so they become strays.
     pub(super) fn settle_late(&self, ids: QueueIds, late: Late<B>) {
-        let Late { sends, left, mut after } = late;
+        let Late { attached: Attached { sends, left, .. }, mut after } = late;
         let slot = ids.next.key().slot();
         for completion in sends {
-            self.with_after(|state, after| state.with_lane(slot, |lane, _| lane.keep_stray(completion, after)));
+            self.with_after(|state, after| state.lanes.with(slot, |lane, _| lane.keep_stray(completion, after)));
         }
         if ids.next.key().is_send() {
             self.abandon_all(ids.next.before(ids.in_flight), ids.in_flight);
@@ -398,18 +358,10 @@ impl<B> Desk<B> {
     /// Ends the lane of a work queue that is gone. Returns what nobody will take any more.
     pub(super) fn end(&self, slot: usize, generation: u64, next: WorkId) -> Option<Left<B>> {
         self.with(|state| {
-            if let Some(at) = state.leaving.iter().position(|&(other, _)| other == generation) {
-                return Some(state.leaving.swap_remove(at).1);
+            let (left, pair) = state.lanes.end(slot, generation, next)?;
+            if let Some(pair) = pair {
+                state.pairs.leave(pair, slot);
             }
-            let Some(Some(lane)) = state.lanes.get_mut(slot) else { return None };
-            if lane.generation != generation {
-                return None;
-            }
-            let mut left = lane.end(next, &mut state.tally);
-            let pair = lane.pair;
-            state.leave_pair(pair, slot);
-            // This keeps `unclaimed` small: there are at most as many as the completion queue has room for.
-            state.unclaimed.append(&mut left.of_next);
             Some(left)
         })
     }
@@ -449,7 +401,7 @@ impl<B> Desk<B> {
         loop {
             let mut state = lock(&self.state);
             if !is_noted {
-                state.with_lane(id.key().slot(), |lane, tally| lane.abandon(id, tally, &mut after));
+                state.lanes.with(id.key().slot(), |lane, tally| lane.abandon(id, tally, &mut after));
                 is_noted = true;
                 // The driver may have nobody left to sleep for.
                 if state.handles == 0
@@ -551,239 +503,48 @@ pub(super) enum Turn {
 }
 
 impl<B> State<B> {
-    pub(super) fn lane(&mut self, slot: usize) -> Option<&mut Lane<B>> {
-        self.lanes.get_mut(slot)?.as_mut()
-    }
-
-    /// The completion of a request, if it has come.
-    #[inline]
-    fn fetch(&mut self, id: WorkId) -> Option<Completion<B>> {
-        self.lanes.get_mut(id.key().slot())?.as_mut()?.fetch(id, &mut self.tally)
-    }
-
     /// Whether the second rule of this module allows to release the lock. Not if somebody waits while the poller keeps
     /// completions, and not while the poller has unread mail of pairs that came or went.
     #[inline(always)]
     fn may_release(&self) -> bool {
-        (self.tally.waits == 0 || !self.poller.holds_completions()) && !self.poller.has_mail()
-    }
-
-    /// Whether the completion of this request may be returned without going to its lane: nothing is known of the
-    /// request, and nobody waits for room.
-    #[inline(always)]
-    fn is_unknown(&self, id: WorkId) -> bool {
-        self.tally.is_zero() || self.is_unknown_to_lane(id)
-    }
-
-    #[inline(never)]
-    fn is_unknown_to_lane(&self, id: WorkId) -> bool {
-        matches!(self.lanes.get(id.key().slot()), Some(Some(lane)) if lane.is_unknown(id))
-    }
-
-    /// Whether the inbox of this lane is empty. False if there is no such lane.
-    #[inline(always)]
-    fn has_received_nothing(&self, slot: usize) -> bool {
-        matches!(self.lanes.get(slot), Some(Some(lane)) if lane.has_received_nothing())
-    }
-
-    pub(super) fn with_lane<R>(&mut self, slot: usize, f: impl FnOnce(&mut Lane<B>, &mut Tally) -> R) -> Option<R> {
-        let lane = self.lanes.get_mut(slot)?.as_mut()?;
-        Some(f(lane, &mut self.tally))
-    }
-
-    /// As [`with_lane`](Self::with_lane), for the lane of a shared receive queue.
-    pub(super) fn with_shared_lane<R>(
-        &mut self,
-        number: u32,
-        f: impl FnOnce(&mut Lane<B>, &mut Tally) -> R,
-    ) -> Option<R> {
-        let (_, lane) = self.shared.iter_mut().find(|(other, _)| *other == number)?;
-        Some(f(lane, &mut self.tally))
-    }
-
-    /// Makes a lane for a work queue. Returns the generation of the lane; what the last queue in its slot left, to be
-    /// dropped without the lock; and the completions of sends that came before there was a lane.
-    #[allow(clippy::type_complexity, reason = "two kinds of completions")]
-    fn attach(
-        &mut self,
-        ids: QueueIds,
-        depth: u32,
-        after: &mut After<B>,
-    ) -> (u64, Option<Left<B>>, Vec<Completion<B>>) {
-        let (key, slot) = (ids.next.key(), ids.next.key().slot());
-        let mut sends = Vec::new();
-        if self.lanes.len() <= slot {
-            self.lanes.resize_with(slot + 1, || None);
-        }
-        self.generations += 1;
-        let mut left = None;
-        if let Some(place) = self.lanes.get_mut(slot) {
-            let lane = place.get_or_insert_with(|| Lane::new(depth));
-            let (before, pair_before, has_ended) = (lane.generation, lane.pair, lane.has_ended());
-            if before != 0 {
-                left = Some(lane.renew(ids.first, depth, &mut sends, &mut self.tally, after));
-            }
-            lane.pair = Some(ids.pair);
-            lane.generation = self.generations;
-            lane.first = Some(ids.first);
-            // The handle of the last queue has not ended yet. It takes what is left when it ends.
-            if !has_ended && let Some(left) = left.take() {
-                self.leaving.push((before, left));
-            }
-            self.leave_pair(pair_before, slot);
-            // A pair has two work queues. If a number came again before the lanes of the old pair have ended, the new
-            // lanes take the place of the old ones.
-            let PairLanes { slots, .. } = self.pairs.entry(ids.pair.value()).or_default();
-            if slots.is_full() {
-                slots.remove(0);
-            }
-            slots.push(slot);
-        }
-        // An earlier pair in the same slot may have left completions too, so ids before `first` are not taken.
-        self.claim(|id| id.key() == key && !id.is_before(ids.first), &mut sends, after);
-        (self.generations, left, sends)
-    }
-
-    /// Makes a lane for a shared receive queue. False if it has one.
-    pub(super) fn attach_shared(&mut self, number: u32, depth: u32, after: &mut After<B>) -> bool {
-        if self.shared.iter().any(|&(other, _)| other == number) {
-            return false;
-        }
-        self.shared.push((number, Lane::new(depth)));
-        // Shared receives are never sends, so the vector for sends stays empty.
-        self.claim(|id| id.as_shared().is_some_and(|(of, _)| of == number), &mut Vec::new(), after);
-        true
-    }
-
-    /// Takes the lane of a shared receive queue away.
-    pub(super) fn detach_shared(&mut self, number: u32) -> (Option<Lane<B>>, Vec<Waker>) {
-        let mut wakers = Vec::new();
-        let at = self.shared.iter().position(|&(other, _)| other == number);
-        let mut lane = at.map(|at| self.shared.swap_remove(at).1);
-        if let Some(lane) = &mut lane {
-            lane.take_wakers(&mut self.tally, &mut wakers);
-        }
-        (lane, wakers)
-    }
-
-    /// Takes the unclaimed completions for which `is_theirs` is true. Receives go to their lane, sends to `sends`.
-    fn claim(&mut self, is_theirs: impl Fn(WorkId) -> bool, sends: &mut Vec<Completion<B>>, after: &mut After<B>) {
-        for _ in 0..self.unclaimed.len() {
-            let Some(completion) = self.unclaimed.pop_front() else { break };
-            let id = completion.id();
-            if !is_theirs(id) {
-                self.unclaimed.push_back(completion);
-            } else if id.key().is_send() {
-                sends.push(completion);
-            } else {
-                // Nobody waits on the new lane yet, so this wakes nobody. When the completion came, it woke those whom
-                // the end of its pair concerns.
-                if !completion.is_success() {
-                    self.count_failure(id);
-                }
-                self.place(completion, after);
-            }
-        }
-    }
-
-    /// Notes that the pair has no lane in this slot any more.
-    fn leave_pair(&mut self, pair: Option<Qpn>, slot: usize) {
-        if let Some(pair) = pair {
-            self.change_lanes(pair, |lanes| lanes.slots.retain(|other| *other != slot));
-        }
+        (self.lanes.tally.waits == 0 || !self.poller.holds_completions()) && !self.poller.has_mail()
     }
 
     /// Notes that another desk has a lane of this pair.
     pub(super) fn note_other(&mut self, pair: Qpn, desk: Weak<Desk<B>>, generation: u64) {
-        self.pairs.entry(pair.value()).or_default().other = Some((desk, generation));
+        self.pairs.note_other(pair, desk, generation);
     }
 
     /// Notes that the lane of this pair at another desk is gone.
     pub(super) fn forget_other(&mut self, pair: Qpn, generation: u64) {
-        self.change_lanes(pair, |lanes| _ = lanes.other.take_if(|(_, other)| *other == generation));
-    }
-
-    fn change_lanes(&mut self, pair: Qpn, change: impl FnOnce(&mut PairLanes<B>)) {
-        if let Entry::Occupied(mut lanes) = self.pairs.entry(pair.value()) {
-            change(lanes.get_mut());
-            if lanes.get().is_empty() {
-                lanes.remove();
-            }
-        }
+        self.pairs.forget_other(pair, generation);
     }
 
     /// Wakes all tasks at this desk that the end of a pair concerns.
-    pub(super) fn wake_lanes(&mut self, pair: Qpn, after: &mut After<B>) {
-        for slot in self.pairs.get(&pair.value()).into_iter().flat_map(|lanes| &lanes.slots) {
-            if let Some(Some(lane)) = self.lanes.get_mut(*slot) {
-                lane.note_broken(&mut self.tally, after);
-            }
-        }
+    fn wake_lanes(&mut self, pair: Qpn, after: &mut After<B>) {
+        self.pairs.slots(pair).for_each(|slot| self.lanes.note_broken(slot, after));
     }
 
-    /// As [`wake_lanes`](Self::wake_lanes), also at the other desk that has a lane of this pair.
-    fn note_broken(&mut self, pair: Qpn, after: &mut After<B>) {
+    /// Notes that a request has failed. That has broken its pair.
+    #[cold]
+    #[inline(never)]
+    fn note_failure(&mut self, completion: &Completion<B>, after: &mut After<B>) {
+        let pair = completion.pair();
+        self.lanes.count_failure(completion.id());
         self.wake_lanes(pair, after);
-        let other = self.pairs.get(&pair.value()).and_then(|lanes| lanes.other.as_ref()?.0.upgrade());
-        if let Some(desk) = other {
+        if let Some(desk) = self.pairs.other(pair).and_then(Weak::upgrade) {
             self.broken.push(Broken::new(desk, pair));
             after.tell_others();
         }
     }
 
-    /// Notes that a request has failed. That has broken its pair. A shared receive is counted in the lane of the shared
-    /// receive queue, and not in a lane of the pair.
-    #[cold]
-    #[inline(never)]
-    fn note_failure(&mut self, completion: &Completion<B>, after: &mut After<B>) {
-        self.count_failure(completion.id());
-        self.note_broken(completion.pair(), after);
-    }
-
-    fn count_failure(&mut self, id: WorkId) {
-        if let Some(lane) = lane_of(&mut self.lanes, &mut self.shared, id) {
-            lane.counters.failed += 1;
-        }
-    }
-
     /// Puts a completion in its place.
     #[inline]
-    pub(super) fn settle(&mut self, completion: Completion<B>, after: &mut After<B>) {
+    fn settle(&mut self, completion: Completion<B>, after: &mut After<B>) {
         if !completion.is_success() {
             self.note_failure(&completion, after);
         }
-        self.place(completion, after);
-    }
-
-    /// As [`settle`](Self::settle), for a completion whose failure was noted before.
-    #[inline(always)]
-    fn place(&mut self, completion: Completion<B>, after: &mut After<B>) {
-        let Self { lanes, shared, tally, .. } = self;
-        let id = completion.id();
-        let kind = id.key().kind();
-        match lane_of(lanes, shared, id) {
-            Some(lane) if lane.is_past(id) => self.keep_unclaimed(completion, after),
-            Some(lane) if kind == QueueKind::Send => lane.settle(completion, tally, after),
-            Some(lane) => lane.receive(completion, tally, after),
-            None => self.keep_unclaimed(completion, after),
-        }
-    }
-
-    /// Keeps a completion of a work queue that has no lane yet. If the pair never connects, the queue never gets a
-    /// lane. A peer may cause many such completions, so their number is bounded, and memory of a pool goes home if its
-    /// request failed.
-    #[cold]
-    #[inline(never)]
-    fn keep_unclaimed(&mut self, completion: Completion<B>, after: &mut After<B>) {
-        if !completion.is_success() && completion.goes_home() {
-            return after.drop_completion(completion);
-        }
-        if self.unclaimed.len() >= self.most_unclaimed {
-            // Drop the oldest failed one, if there is any: the others have messages, which may still be claimed.
-            let oldest = self.unclaimed.iter().position(|kept| !kept.is_success()).unwrap_or(0);
-            self.unclaimed.remove(oldest).into_iter().for_each(|kept| after.drop_completion(kept));
-        }
-        self.unclaimed.push_back(completion);
+        self.lanes.place(completion, after);
     }
 
     /// The part of [`Desk::try_for`] that polls.
@@ -802,7 +563,7 @@ impl<B> State<B> {
             }
             // While nobody waits, a wanted completion was returned above, so this look is not needed. If mail prevented
             // that, the caller's slow path finds the completion in its place.
-            let may_be_in_place = self.tally.waits > 0;
+            let may_be_in_place = self.lanes.tally.waits > 0;
             self.settle(completion, after);
             if may_be_in_place
                 && after.is_empty()
@@ -961,10 +722,10 @@ impl<B> State<B> {
             if self.handles == 0 && self.is_over() {
                 return Attempt::Ready(Ok(Turn::Over));
             }
-            if self.tally.waits > 0 && !after.has_room() {
+            if self.lanes.tally.waits > 0 && !after.has_room() {
                 return Attempt::Again;
             }
-            if self.tally.waits > 0 {
+            if self.lanes.tally.waits > 0 {
                 match self.arm(after) {
                     Ok(true) => {}
                     Ok(false) => continue,
@@ -986,16 +747,12 @@ impl<B> State<B> {
     /// Whether the driver has nobody to sleep for once there are no handles. The abandoned requests of a pair that was
     /// leaked never complete.
     fn is_over(&self) -> bool {
-        self.tally.waits == 0 || self.tally.has_no_future() && self.poller.has_leaked()
+        self.lanes.tally.waits == 0 || self.lanes.tally.has_no_future() && self.poller.has_leaked()
     }
 
     /// Takes the wakers of all who wait. Those tasks will poll again. Abandoned requests stay noted.
     fn take_wakers(&mut self) -> Vec<Waker> {
-        let mut wakers = Vec::new();
-        let shared = self.shared.iter_mut().map(|(_, lane)| lane);
-        for lane in self.lanes.iter_mut().flatten().chain(shared) {
-            lane.take_wakers(&mut self.tally, &mut wakers);
-        }
+        let mut wakers = self.lanes.take_wakers();
         self.timers.take_wakers(&mut wakers);
         wakers
     }
@@ -1015,24 +772,6 @@ impl<B> State<B> {
 
     pub(super) fn unset_timer(&mut self, timer: TimerKey) -> Option<Waker> {
         self.timers.unset(timer)
-    }
-
-    /// The counters of this lane.
-    pub(super) fn counters(&mut self, slot: usize) -> Counters {
-        self.lane(slot).map_or_else(Counters::default, |lane| lane.counters)
-    }
-}
-
-/// The lane of a request, if its work queue has one.
-#[inline(always)]
-fn lane_of<'s, B>(
-    lanes: &'s mut [Option<Lane<B>>],
-    shared: &'s mut [(u32, Lane<B>)],
-    id: WorkId,
-) -> Option<&'s mut Lane<B>> {
-    match id.as_shared() {
-        Some((number, _)) => shared.iter_mut().find(|(other, _)| *other == number).map(|(_, lane)| lane),
-        None => lanes.get_mut(id.key().slot())?.as_mut(),
     }
 }
 

@@ -82,7 +82,7 @@ impl<B> LaneHandle<B> {
     pub(super) fn counters(&self, next: WorkId, in_flight: u32) -> Counters {
         let posted = next.count_since(self.first);
         let completed = posted.saturating_sub(in_flight.into());
-        Counters { posted, completed, ..self.desk().with(|state| state.counters(self.slot)) }
+        Counters { posted, completed, ..self.desk().with(|state| state.lanes.counters(self.slot)) }
     }
 
     /// Waits until the pair breaks, and returns what `failed` then returns.
@@ -95,7 +95,7 @@ impl<B> LaneHandle<B> {
             context,
             |_| failed(),
             |state, waker, mine, after| {
-                let parked = state.with_lane(self.slot, |lane, tally| lane.park_watcher(waker, mine, tally, after));
+                let parked = state.lanes.with(self.slot, |lane, tally| lane.park_watcher(waker, mine, tally, after));
                 parked.unwrap_or(Parked::Yes)
             },
         )

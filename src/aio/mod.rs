@@ -63,10 +63,12 @@ mod desk;
 mod driver;
 mod lane;
 mod lane_handle;
+mod lanes;
 pub mod lend;
 #[cfg(feature = "tokio")]
 mod on_tokio;
 mod outcome;
+mod pairs;
 mod posted;
 mod posted_all;
 mod receiver;

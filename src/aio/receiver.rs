@@ -123,7 +123,7 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         // Under this lock nobody else polls, so no receive moves from `in_flight` to the inbox between the two counts.
         let slot = self.lane.slot();
         let out = self.lane.desk().with(|state| {
-            let received = state.lane(slot).map_or(0, |lane| lane.received());
+            let received = state.lanes.get(slot).map_or(0, |lane| lane.received());
             self.half.in_flight().saturating_add(received)
         });
         let mut refill = Refill::new(pool, self.lane.poller().domain(), len_bytes, [most, out])?;
@@ -240,12 +240,12 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         }
         let found = lane.desk().poll_for(
             context,
-            |state| match state.lane(slot).and_then(|lane| lane.next_received()) {
+            |state| match state.lanes.get(slot).and_then(|lane| lane.next_received()) {
                 Some(completion) => Some(Some(completion)),
                 None => (half.in_flight() == 0).then_some(None),
             },
             |state, waker, mine, after| {
-                state.with_lane(slot, |lane, tally| lane.park_reader(waker, mine, tally, after)).unwrap_or(Parked::Yes)
+                state.lanes.with(slot, |lane, tally| lane.park_reader(waker, mine, tally, after)).unwrap_or(Parked::Yes)
             },
         );
         found.map(Result::transpose)

@@ -143,7 +143,8 @@ impl<B: Brand, T: Transport> Sender<B, T> {
             |_| (half.room() > 0 || half.broken_by().is_some()).then_some(()),
             |state, waker, mine, after| {
                 state
-                    .with_lane(slot, |lane, tally| lane.park_for_room(waker, mine, tally, after))
+                    .lanes
+                    .with(slot, |lane, tally| lane.park_for_room(waker, mine, tally, after))
                     .unwrap_or(Parked::Yes)
             },
         )
@@ -460,7 +461,7 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
     /// # }
     /// ```
     pub fn take_stray(&mut self) -> Option<Completion<B>> {
-        self.lane_state(|state, slot| state.lane(slot)?.take_stray())
+        self.lane_state(|state, slot| state.lanes.get(slot)?.take_stray())
     }
 
     /// The counts of what became of the requests.

@@ -61,7 +61,7 @@ impl<B: Brand> SharedPoller<B> {
         }
         let number = queue.number();
         let depth = queue.limits().receives;
-        if !self.desk().with_after(|state, after| state.attach_shared(number, depth, after)) {
+        if !self.desk().with_after(|state, after| state.lanes.attach_shared(number, depth, after)) {
             return Err(ReceivesError::Taken);
         }
         Ok(SharedReceives { poller: self.clone(), number })
@@ -89,9 +89,9 @@ impl<B: Brand> SharedReceives<B> {
         let number = self.number;
         let found = self.desk().poll_for(
             context,
-            |state| state.with_shared_lane(number, |lane, _| lane.next_received())?,
+            |state| state.lanes.with_shared(number, |lane, _| lane.next_received())?,
             |state, waker, mine, after| {
-                let parked = state.with_shared_lane(number, |lane, tally| lane.park_reader(waker, mine, tally, after));
+                let parked = state.lanes.with_shared(number, |lane, tally| lane.park_reader(waker, mine, tally, after));
                 parked.unwrap_or(Parked::Yes)
             },
         );
@@ -113,7 +113,7 @@ impl<B: Brand> Stream for SharedReceives<B> {
 impl<B> Drop for SharedReceives<B> {
     fn drop(&mut self) {
         // The lane is dropped without the lock, since the drop of its wakers and memory may run code of the program.
-        drop(self.desk().with(|state| state.detach_shared(self.number)));
+        drop(self.desk().with(|state| state.lanes.detach_shared(self.number)));
     }
 }
 

@@ -187,7 +187,7 @@ impl<'s, B: Brand, T: Transport> Future for Room<'s, B, T> {
                 context,
                 |_| None::<Infallible>,
                 |state, waker, mine, after| {
-                    let parked = state.with_lane(slot, |lane, tally| lane.park_for_room(waker, mine, tally, after));
+                    let parked = state.lanes.with(slot, |lane, tally| lane.park_for_room(waker, mine, tally, after));
                     parked.unwrap_or(Parked::Yes)
                 },
             );
