@@ -112,3 +112,38 @@ fn who_waits_for_room_is_woken_when_a_post_has_an_uncertain_outcome() {
         }
     }
 }
+
+/// A message that is too long for the receive that it takes breaks both pairs. The receive belongs to a shared queue,
+/// so it completes in no lane of the pair.
+#[test]
+fn a_connection_ends_when_a_shared_receive_of_it_fails() {
+    for has_stream in [false, true] {
+        let (_fabric, domain) = support::own_device!();
+        let port = domain.context().active_port().unwrap();
+        let (queue, poller) = domain.completion_queue(64).unwrap();
+        let poller = SharedPoller::new(poller);
+        let mut driver = poller.driver().unwrap();
+        let mut stock = domain.shared_receive_queue(&SharedLimits { receives: 8, ..SharedLimits::default() }).unwrap();
+        let stream = has_stream.then(|| poller.receives_of(&stock).unwrap());
+        let limits = Limits { sends: 4, receives: 4, ..Limits::default() };
+        let server = stock.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+        let client = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+        let (mut client, server) = connect_to_each_other(&domain, client, server, &ConnectAttributes::default());
+        let mut server = Connection::new(&poller, server).unwrap();
+        stock.post_receive(domain.buffer(8).unwrap()).unwrap();
+        let woken = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        assert!(server.poll_closed(&mut context).is_pending());
+        let mut long = domain.buffer(64).unwrap();
+        long.set_len(64).unwrap();
+        client.post_send(long).unwrap();
+        assert!(support::eventually(|| {
+            takes_turns(&mut driver);
+            woken.0.load(Ordering::SeqCst) > 0
+        }));
+        let Poll::Ready(End::Failed(status)) = server.poll_closed(&mut context) else { panic!("it has not ended") };
+        assert_eq!(status, Status::LocalLength);
+        drop(stream);
+    }
+}
