@@ -612,6 +612,28 @@ fn a_waker_that_panics_loses_no_violation() {
     assert_eq!(violation, Violation::Control(ControlError::Magic));
 }
 
+/// The first failed receive ends the lending, which wakes a task whose waker panics. Every receive comes out.
+#[test]
+fn a_waker_that_panics_loses_no_failed_receive() {
+    let (_fabric, domain) = support::own_device!();
+    let mut peers = Peers::new(domain, &options());
+    let lending = peers.left.lending.clone();
+    let panicking = Waker::from(Arc::new(Panicking));
+    let waits = lending.clone();
+    let mut wait = Box::pin(async move { drop(waits.granted().await) });
+    assert!(wait.as_mut().poll(&mut Context::from_waker(&panicking)).is_pending());
+    let mut messages = peers.left.messages.take().unwrap();
+    lending.sender().with(|sender| sender.abort()).unwrap();
+    let noop = &mut Context::from_waker(Waker::noop());
+    catch_unwind(AssertUnwindSafe(|| pin!(messages.next()).poll(noop).is_ready())).unwrap_err();
+    let noop = &mut Context::from_waker(Waker::noop());
+    let mut count = 0;
+    while let Poll::Ready(Some(Err(MessageError::Request(_)))) = pin!(messages.next()).poll(noop) {
+        count += 1;
+    }
+    assert_eq!(count, 8);
+}
+
 #[test]
 fn a_lease_is_held_for_as_long_as_a_future_runs_or_until_a_timeout() {
     let mut peers = Peers::new(domain!(), &options());

@@ -3,7 +3,6 @@
 use crate::completion::Completion;
 use crate::inflight::SharedLedger;
 use arrayvec::ArrayVec;
-use std::mem;
 use std::task::Waker;
 
 /// Wakes, and drops of wakers and of memory, that must run after the lock is released.
@@ -13,11 +12,7 @@ use std::task::Waker;
 ///
 /// The drop of an `After` runs the entries that are left. If a waker panics, the drop runs while the panic unwinds, so
 /// the other wakers are still woken.
-pub(super) struct After<B> {
-    todo: ArrayVec<Todo<B>, ROOM>,
-    /// Whether a pair has broken that another desk must learn of.
-    tells_others: bool,
-}
+pub(super) struct After<B>(ArrayVec<Todo<B>, ROOM>);
 
 const ROOM: usize = 16;
 
@@ -34,18 +29,18 @@ enum Todo<B> {
 impl<B> After<B> {
     #[inline(always)]
     pub(super) fn new() -> Self {
-        Self { todo: ArrayVec::new_const(), tells_others: false }
+        Self(ArrayVec::new_const())
     }
 
     /// Whether [`ROOM_FOR_ONE`] more entries fit.
     #[inline(always)]
     pub(super) fn has_room(&self) -> bool {
-        self.todo.remaining_capacity() >= ROOM_FOR_ONE
+        self.0.remaining_capacity() >= ROOM_FOR_ONE
     }
 
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
-        self.todo.is_empty() && !self.tells_others
+        self.0.is_empty()
     }
 
     pub(super) fn wake(&mut self, waker: Waker) {
@@ -65,25 +60,14 @@ impl<B> After<B> {
         self.push(Todo::DropShared(shared));
     }
 
-    /// Notes that a pair has broken that another desk must learn of.
-    pub(super) fn tell_others(&mut self) {
-        self.tells_others = true;
-    }
-
-    /// Whether another desk must learn of a pair that has broken. From now on false.
-    #[inline(always)]
-    pub(super) fn takes_others(&mut self) -> bool {
-        mem::take(&mut self.tells_others)
-    }
-
     fn push(&mut self, todo: Todo<B>) {
-        let pushed = self.todo.try_push(todo);
+        let pushed = self.0.try_push(todo);
         debug_assert!(pushed.is_ok(), "callers ask for room first");
     }
 
     /// Runs all entries. The caller must hold no lock.
     pub(super) fn run(&mut self) {
-        while let Some(todo) = self.todo.pop() {
+        while let Some(todo) = self.0.pop() {
             match todo {
                 Todo::Wake(waker) => waker.wake(),
                 other => drop(other),
@@ -115,7 +99,7 @@ impl<B> Drop for After<B> {
                 self.0.run();
             }
         }
-        if !self.todo.is_empty() {
+        if !self.0.is_empty() {
             Rest(self).0.run();
         }
     }

@@ -20,7 +20,7 @@ use crate::trace;
 use crate::verb_error::VerbError;
 use std::fmt;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 /// A pair that is being closed. The future is ready when every request has come out and the pair is destroyed.
@@ -315,15 +315,5 @@ impl<B: Brand, T: Transport> Ending<B, T> {
 impl<B: Brand, T: Transport> fmt::Debug for Closing<B, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Closing").finish_non_exhaustive()
-    }
-}
-
-impl<B> super::desk::Desk<B> {
-    /// Settles completions that have come, without waiting: at least `count` of them, if so many have come.
-    fn settle_up_to(&self, count: u32) {
-        for _ in 0..=count / super::desk::BUDGET {
-            let mut context = Context::from_waker(Waker::noop());
-            let _: Poll<Result<(), _>> = self.poll_for(&mut context, |_| None, |_, _, _, _| Parked::Yes);
-        }
     }
 }

@@ -221,7 +221,10 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
     /// As [`Receiver::next`].
     pub async fn next(&mut self) -> Option<Result<Success<B>, RequestError<B>>> {
         let asking = Asking { who: self };
-        std::future::poll_fn(|context| asking.who.poll_next(context)).await
+        let found = std::future::poll_fn(|context| asking.who.poll_next(context)).await;
+        // This wakes. If a waker panics, `found` is dropped; a value that is being returned would be leaked.
+        drop(asking);
+        found
     }
 
     /// As [`next`](Self::next), for a future written by hand.
@@ -258,8 +261,12 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
             found => found,
         };
         failed.map(|failed| {
-            let end = failed.map_or_else(End::Queue, End::Failed);
-            self.link.end_with(self.sender.number(), end)
+            let end = self.link.end_with(self.sender.number(), failed.map_or_else(End::Queue, End::Failed));
+            // A post of uncertain outcome breaks the pair, and does not move it to Error.
+            if !matches!(end, End::Queue(_)) {
+                let _ = self.sender.abort();
+            }
+            end
         })
     }
 

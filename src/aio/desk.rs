@@ -27,8 +27,8 @@ use crate::memory::Buffer;
 use crate::queue::QueueIds;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::types::Qpn;
-use std::mem;
-use std::sync::{Arc, Weak};
+use std::convert::Infallible;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -49,9 +49,7 @@ pub(super) struct Desk<B> {
 pub(super) struct State<B> {
     pub(super) poller: Poller<B>,
     pub(super) lanes: Lanes<B>,
-    pairs: Pairs<Weak<Desk<B>>>,
-    /// Pairs that have broken, for the other desks that have lanes of them.
-    broken: Vec<Broken<B>>,
+    pub(super) pairs: Pairs,
     /// Whether the completion queue is armed, or has raised an event that the driver has not taken yet.
     is_armed: bool,
     driver: DriverState,
@@ -61,8 +59,8 @@ pub(super) struct State<B> {
     pub(super) counters: PollerCounters,
 }
 
-/// A pair that is broken, and a desk with a lane of it. The drop wakes all at that desk whom the end of the pair
-/// concerns. It takes the lock of that desk, so the caller must hold no lock.
+/// A pair that has broken. The drop wakes all at its desk whom that concerns. It takes the lock of the desk, so the
+/// caller must hold no lock.
 pub(super) struct Broken<B> {
     desk: Arc<Desk<B>>,
     pair: Qpn,
@@ -76,7 +74,7 @@ impl<B> Broken<B> {
 
 impl<B> Drop for Broken<B> {
     fn drop(&mut self) {
-        self.desk.with_after(|state, after| state.wake_lanes(self.pair, after));
+        self.desk.with_after(|state, after| state.note_broken(self.pair, after));
     }
 }
 
@@ -92,6 +90,15 @@ enum DriverState {
 pub(super) struct Late<B> {
     attached: Attached<B>,
     after: After<B>,
+}
+
+/// What a task does if there is no driver to sleep for it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Undriven {
+    /// It polls again and again.
+    Yields,
+    /// It sleeps all the same: somebody else polls here, who then wakes it.
+    Sleeps,
 }
 
 /// How one attempt under the lock ended.
@@ -116,8 +123,7 @@ impl<B> Desk<B> {
             state: Mutex::new(State {
                 poller,
                 lanes,
-                pairs: Pairs::new(),
-                broken: Vec::new(),
+                pairs: Pairs::default(),
                 is_armed: false,
                 driver: DriverState::Absent,
                 timers: Timers::default(),
@@ -135,17 +141,8 @@ impl<B> Desk<B> {
     pub(super) fn with_after<R>(&self, f: impl FnOnce(&mut State<B>, &mut After<B>) -> R) -> R {
         let mut after = After::new();
         let result = f(&mut lock(&self.state), &mut after);
-        self.run(&mut after);
-        result
-    }
-
-    /// Runs what was left for after the lock. Those at other desks come first: if one of their wakers panics, the drop
-    /// of `after` runs the rest.
-    fn run(&self, after: &mut After<B>) {
-        if after.takes_others() {
-            drop(self.with(|state| mem::take(&mut state.broken)));
-        }
         after.run();
+        result
     }
 
     /// The completion of one request of a send queue. Polls for it if it has not come yet.
@@ -188,7 +185,7 @@ impl<B> Desk<B> {
         let mut after = After::new();
         guard.settle(completion, &mut after);
         drop(guard);
-        self.run(&mut after);
+        after.run();
     }
 
     /// The completion of a request, if it is kept in its place or can be polled now.
@@ -210,7 +207,7 @@ impl<B> Desk<B> {
         }
         let mut after = After::new();
         let found = lock(&self.state).poll_until(&mut after, kept, is_wanted);
-        self.run(&mut after);
+        after.run();
         found
     }
 
@@ -276,7 +273,7 @@ impl<B> Desk<B> {
                 has_more &= state.poller.has_taken();
             }
             drop(state);
-            self.run(&mut after);
+            after.run();
             if !has_more {
                 return;
             }
@@ -295,16 +292,27 @@ impl<B> Desk<B> {
     pub(super) fn poll_for<R>(
         &self,
         context: &mut Context<'_>,
+        ready: impl FnMut(&mut State<B>) -> Option<R>,
+        park: impl FnMut(&mut State<B>, &Waker, &mut Option<Waker>, &mut After<B>) -> Parked,
+    ) -> Poll<Result<R, PollError>> {
+        self.poll_or_sleep(context, Undriven::Yields, ready, park)
+    }
+
+    /// As [`poll_for`](Self::poll_for), and says what to do without a driver.
+    fn poll_or_sleep<R>(
+        &self,
+        context: &mut Context<'_>,
+        undriven: Undriven,
         mut ready: impl FnMut(&mut State<B>) -> Option<R>,
         mut park: impl FnMut(&mut State<B>, &Waker, &mut Option<Waker>, &mut After<B>) -> Parked,
     ) -> Poll<Result<R, PollError>> {
         let (mut mine, mut budget) = (None, BUDGET);
         let mut after = After::new();
         loop {
-            let attempt = lock(&self.state).attempt(&mut budget, &mut after, &mut ready, |state, after| {
+            let attempt = lock(&self.state).attempt(&mut budget, &mut after, undriven, &mut ready, |state, after| {
                 park(state, context.waker(), &mut mine, after)
             });
-            self.run(&mut after);
+            after.run();
             match attempt {
                 Attempt::Ready(found) => return Poll::Ready(Ok(found)),
                 Attempt::Again => {}
@@ -319,6 +327,30 @@ impl<B> Desk<B> {
                     return Poll::Ready(Err(error));
                 }
             }
+        }
+    }
+
+    /// Leaves the waker of a task in its [place](Pairs::watch), so that the end of the pair wakes it. The task waits at
+    /// another desk, so it does not poll here again and again if there is no driver.
+    pub(super) fn watch(&self, number: u64, context: &mut Context<'_>) -> Result<(), PollError> {
+        let watched = self.poll_or_sleep(
+            context,
+            Undriven::Sleeps,
+            |_| None::<Infallible>,
+            |state, waker, mine, after| state.pairs.park(number, waker, mine, &mut state.lanes.tally, after),
+        );
+        match watched {
+            Poll::Ready(Err(error)) => Err(error),
+            Poll::Ready(Ok(never)) => match never {},
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    /// Settles completions that have come, without waiting: at least `count` of them, if so many have come.
+    pub(super) fn settle_up_to(&self, count: u32) {
+        for _ in 0..=count / BUDGET {
+            let mut context = Context::from_waker(Waker::noop());
+            let _: Poll<Result<(), _>> = self.poll_for(&mut context, |_| None, |_, _, _, _| Parked::Yes);
         }
     }
 
@@ -352,7 +384,7 @@ impl<B> Desk<B> {
             self.abandon_all(ids.next.before(ids.in_flight), ids.in_flight);
         }
         drop(left);
-        self.run(&mut after);
+        after.run();
     }
 
     /// Ends the lane of a work queue that is gone. Returns what nobody will take any more.
@@ -412,9 +444,10 @@ impl<B> Desk<B> {
             }
             // The request is noted already, so `park` has nothing to do: it is enough that the armed queue was seen
             // empty. If there is no driver, the next task that polls finds the completion.
-            let attempt = state.attempt(&mut budget, &mut after, &mut |_| None::<()>, |_, _| Parked::Yes);
+            let attempt =
+                state.attempt(&mut budget, &mut after, Undriven::Yields, &mut |_| None::<()>, |_, _| Parked::Yes);
             drop(state);
-            self.run(&mut after);
+            after.run();
             match attempt {
                 Attempt::Again => {}
                 Attempt::Failed(_, wakers) => return wake_all(wakers),
@@ -439,7 +472,7 @@ impl<B> Desk<B> {
         let mut has_taken_events = false;
         loop {
             let attempt = lock(&self.state).turn(&mut budget, &mut after, &mut has_taken_events, context, &mut mine);
-            self.run(&mut after);
+            after.run();
             match attempt {
                 Attempt::Ready(turn) => return Poll::Ready(turn),
                 Attempt::Again => {}
@@ -510,32 +543,18 @@ impl<B> State<B> {
         (self.lanes.tally.waits == 0 || !self.poller.holds_completions()) && !self.poller.has_mail()
     }
 
-    /// Notes that another desk has a lane of this pair.
-    pub(super) fn note_other(&mut self, pair: Qpn, desk: Weak<Desk<B>>, generation: u64) {
-        self.pairs.note_other(pair, desk, generation);
-    }
-
-    /// Notes that the lane of this pair at another desk is gone.
-    pub(super) fn forget_other(&mut self, pair: Qpn, generation: u64) {
-        self.pairs.forget_other(pair, generation);
-    }
-
-    /// Wakes all tasks at this desk that the end of a pair concerns.
-    fn wake_lanes(&mut self, pair: Qpn, after: &mut After<B>) {
+    /// Wakes all tasks that the end of a pair concerns.
+    fn note_broken(&mut self, pair: Qpn, after: &mut After<B>) {
         self.pairs.slots(pair).for_each(|slot| self.lanes.note_broken(slot, after));
+        self.pairs.wake(pair, &mut self.lanes.tally, after);
     }
 
     /// Notes that a request has failed. That has broken its pair.
     #[cold]
     #[inline(never)]
     fn note_failure(&mut self, completion: &Completion<B>, after: &mut After<B>) {
-        let pair = completion.pair();
         self.lanes.count_failure(completion.id());
-        self.wake_lanes(pair, after);
-        if let Some(desk) = self.pairs.other(pair).and_then(Weak::upgrade) {
-            self.broken.push(Broken::new(desk, pair));
-            after.tell_others();
-        }
+        self.note_broken(completion.pair(), after);
     }
 
     /// Puts a completion in its place.
@@ -585,6 +604,7 @@ impl<B> State<B> {
         &mut self,
         budget: &mut u32,
         after: &mut After<B>,
+        undriven: Undriven,
         ready: &mut impl FnMut(&mut Self) -> Option<R>,
         mut park: impl FnMut(&mut Self, &mut After<B>) -> Parked,
     ) -> Attempt<R> {
@@ -608,7 +628,8 @@ impl<B> State<B> {
             if let Some(found) = ready(self) {
                 return Attempt::Ready(found);
             }
-            if *budget == 0 || matches!(self.driver, DriverState::Absent) {
+            let is_driven = matches!(self.driver, DriverState::Present(_)) || undriven == Undriven::Sleeps;
+            if *budget == 0 || !is_driven {
                 return Attempt::Yield;
             }
             match self.arm(after) {
@@ -714,6 +735,8 @@ impl<B> State<B> {
             match self.settle_all(budget, after) {
                 Settled::Done => {}
                 Settled::NoRoom => return Attempt::Again,
+                // What is left to run may panic, and the wakers would be lost.
+                Settled::Failed(_) if !after.is_empty() => return Attempt::Again,
                 Settled::Failed(error) => return Attempt::Failed(error, self.take_wakers()),
             }
             if *budget == 0 {
@@ -753,6 +776,7 @@ impl<B> State<B> {
     /// Takes the wakers of all who wait. Those tasks will poll again. Abandoned requests stay noted.
     fn take_wakers(&mut self) -> Vec<Waker> {
         let mut wakers = self.lanes.take_wakers();
+        self.pairs.take_wakers(&mut self.lanes.tally, &mut wakers);
         self.timers.take_wakers(&mut wakers);
         wakers
     }

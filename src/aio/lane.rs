@@ -433,7 +433,7 @@ impl<B> Lane<B> {
 
 /// Wakes the task that waits, if there is one.
 #[inline]
-fn wake<B>(waiting: &mut Option<Waker>, tally: &mut Tally, after: &mut After<B>) {
+pub(super) fn wake<B>(waiting: &mut Option<Waker>, tally: &mut Tally, after: &mut After<B>) {
     if let Some(waker) = waiting.take() {
         tally.waits -= 1;
         after.wake(waker);
@@ -441,7 +441,7 @@ fn wake<B>(waiting: &mut Option<Waker>, tally: &mut Tally, after: &mut After<B>)
 }
 
 /// Keeps the waker of a task that waits.
-fn park<B>(
+pub(super) fn park<B>(
     waiting: &mut Option<Waker>,
     waker: &Waker,
     mine: &mut Option<Waker>,

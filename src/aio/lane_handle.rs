@@ -8,7 +8,7 @@ use crate::completion::PollError;
 use crate::inflight::{Status, WorkId};
 use crate::queue::QueueIds;
 use crate::types::Qpn;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// The handle of a sender or a receiver to its lane. The drop of the handle ends the lane.
@@ -21,8 +21,15 @@ pub(super) struct LaneHandle<B> {
     /// The next id of the work queue.
     next: WorkId,
     pair: Qpn,
-    /// The desk of the pair's other lane, if that is another desk.
-    other: Option<Weak<Desk<B>>>,
+    other: Option<Other<B>>,
+}
+
+/// The poller of the pair's other lane, if that is another poller. As long as a half of the pair is there, both drivers
+/// are needed.
+struct Other<B> {
+    poller: SharedPoller<B>,
+    /// The [place](super::pairs::Pairs::watch) at its desk for a task that waits here for the end of the pair.
+    watch: u64,
 }
 
 impl<B> LaneHandle<B> {
@@ -36,25 +43,27 @@ impl<B> LaneHandle<B> {
         lane
     }
 
-    /// Notes that these are the lanes of one pair. If they are at two desks, each desk learns of the other, so that the
-    /// end of the pair wakes those who wait at either.
+    /// Notes that these are the lanes of one pair.
     pub(super) fn join(left: &mut Self, right: &mut Self) {
         if !Arc::ptr_eq(left.desk(), right.desk()) {
-            left.note_other(right);
-            right.note_other(left);
+            left.note_other(right.poller.clone());
+            right.note_other(left.poller.clone());
         }
     }
 
-    fn note_other(&mut self, other: &Self) {
-        let desk = Arc::downgrade(other.desk());
-        self.other = Some(Weak::clone(&desk));
-        self.desk().with(|state| state.note_other(self.pair, desk, other.generation));
+    fn note_other(&mut self, poller: SharedPoller<B>) {
+        let watch = poller.desk().with(|state| state.pairs.watch(self.pair));
+        self.other = Some(Other { poller, watch });
     }
 
-    /// The pair, which is broken: its drop wakes all whom that concerns, at both desks.
-    pub(super) fn broken(&self) -> [Option<Broken<B>>; 2] {
-        let other = self.other.as_ref().and_then(Weak::upgrade);
-        [Some(Arc::clone(self.desk())), other].map(|desk| desk.map(|desk| Broken::new(desk, self.pair)))
+    /// The desk of the pair's other lane, if that is another desk, and the place there for a task that waits here.
+    pub(super) fn other(&self) -> Option<(&Arc<Desk<B>>, u64)> {
+        self.other.as_ref().map(|other| (other.poller.desk(), other.watch))
+    }
+
+    /// The pair, which is broken: its drop wakes all whom that concerns.
+    pub(super) fn broken(&self) -> Broken<B> {
+        Broken::new(Arc::clone(self.desk()), self.pair)
     }
 
     #[inline(always)]
@@ -103,9 +112,8 @@ impl<B> LaneHandle<B> {
 
     /// Ends the lane, and returns what nobody has fetched from it.
     pub(super) fn end(&self) -> Option<Left<B>> {
-        let other = self.other.as_ref().and_then(Weak::upgrade);
-        if let Some(other) = other {
-            other.with(|state| state.forget_other(self.pair, self.generation));
+        if let Some((desk, watch)) = self.other() {
+            drop(desk.with(|state| state.pairs.unwatch(watch, &mut state.lanes.tally)));
         }
         self.desk().end(self.slot, self.generation, self.next)
     }

@@ -182,10 +182,12 @@ impl<B> Lanes<B> {
         self.unclaimed.pop_front()
     }
 
-    /// Counts a failed request. A shared receive is counted in the lane of the shared receive queue, and not in a lane
-    /// of the pair.
+    /// Counts a failed request, unless it is of an earlier work queue in its slot. A shared receive is counted in the
+    /// lane of the shared receive queue, and not in a lane of the pair.
     pub(super) fn count_failure(&mut self, id: WorkId) {
-        if let Some(lane) = lane_of(&mut self.by_slot, &mut self.shared, id) {
+        if let Some(lane) = lane_of(&mut self.by_slot, &mut self.shared, id)
+            && !lane.first.is_some_and(|first| id.is_before(first))
+        {
             lane.counters.failed += 1;
         }
     }

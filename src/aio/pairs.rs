@@ -1,35 +1,34 @@
-//! Which lanes belong to one pair.
+//! Which lanes belong to one pair, and who waits at another desk for the end of a pair.
 
+use super::after::After;
+use super::lane::{Parked, Tally, park, wake};
 use crate::types::Qpn;
 use arrayvec::ArrayVec;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::task::Waker;
 
-/// The pairs that have lanes at a desk. `D` names another desk.
-pub(super) struct Pairs<D>(BTreeMap<u32, PairLanes<D>>);
-
-/// Where the lanes of a pair are.
-struct PairLanes<D> {
-    /// The slots of those at this desk.
-    slots: ArrayVec<usize, 2>,
-    /// The other desk that has a lane of this pair, and the generation of that lane.
-    other: Option<(D, u64)>,
+/// The pairs that have lanes at a desk.
+#[derive(Default)]
+pub(super) struct Pairs {
+    /// The slots of the lanes of each pair.
+    lanes: BTreeMap<u32, ArrayVec<usize, 2>>,
+    watches: Vec<Watch>,
+    last_watch: u64,
 }
 
-impl<D> Default for PairLanes<D> {
-    fn default() -> Self {
-        Self { slots: ArrayVec::new_const(), other: None }
-    }
+/// The place for a task that waits at another desk for the end of a pair. The sends of that pair complete at the one
+/// desk and its receives at the other, so either may be the first to see that the pair has broken.
+struct Watch {
+    number: u64,
+    pair: Qpn,
+    waker: Option<Waker>,
 }
 
-impl<D> Pairs<D> {
-    pub(super) const fn new() -> Self {
-        Self(BTreeMap::new())
-    }
-
+impl Pairs {
     /// Notes that the lane in this slot is of this pair.
     pub(super) fn join(&mut self, pair: Qpn, slot: usize) {
-        let PairLanes { slots, .. } = self.0.entry(pair.value()).or_default();
+        let slots = self.lanes.entry(pair.value()).or_default();
         // A pair has two work queues. If a number came again before the lanes of the old pair have ended, the new lanes
         // take the place of the old ones.
         if slots.is_full() {
@@ -40,34 +39,57 @@ impl<D> Pairs<D> {
 
     /// Notes that the pair has no lane in this slot any more.
     pub(super) fn leave(&mut self, pair: Qpn, slot: usize) {
-        self.change(pair, |lanes| lanes.slots.retain(|other| *other != slot));
-    }
-
-    /// Notes that another desk has a lane of this pair.
-    pub(super) fn note_other(&mut self, pair: Qpn, desk: D, generation: u64) {
-        self.0.entry(pair.value()).or_default().other = Some((desk, generation));
-    }
-
-    /// Notes that the lane of this pair at another desk is gone.
-    pub(super) fn forget_other(&mut self, pair: Qpn, generation: u64) {
-        self.change(pair, |lanes| _ = lanes.other.take_if(|(_, other)| *other == generation));
-    }
-
-    fn change(&mut self, pair: Qpn, change: impl FnOnce(&mut PairLanes<D>)) {
-        let Entry::Occupied(mut lanes) = self.0.entry(pair.value()) else { return };
-        change(lanes.get_mut());
-        if lanes.get().slots.is_empty() && lanes.get().other.is_none() {
-            lanes.remove();
+        let Entry::Occupied(mut slots) = self.lanes.entry(pair.value()) else { return };
+        slots.get_mut().retain(|other| *other != slot);
+        if slots.get().is_empty() {
+            slots.remove();
         }
     }
 
-    /// The slots of the pair's lanes at this desk.
+    /// The slots of the pair's lanes.
     pub(super) fn slots(&self, pair: Qpn) -> impl Iterator<Item = usize> {
-        self.0.get(&pair.value()).into_iter().flat_map(|lanes| lanes.slots.iter().copied())
+        self.lanes.get(&pair.value()).into_iter().flatten().copied()
     }
 
-    /// The other desk that has a lane of the pair.
-    pub(super) fn other(&self, pair: Qpn) -> Option<&D> {
-        self.0.get(&pair.value())?.other.as_ref().map(|(desk, _)| desk)
+    /// Makes a place for a task that waits at another desk for the end of this pair. Returns the number of the place.
+    pub(super) fn watch(&mut self, pair: Qpn) -> u64 {
+        self.last_watch += 1;
+        self.watches.push(Watch { number: self.last_watch, pair, waker: None });
+        self.last_watch
+    }
+
+    /// Takes the place away, with the waker in it.
+    pub(super) fn unwatch(&mut self, number: u64, tally: &mut Tally) -> Option<Waker> {
+        let at = self.watches.iter().position(|watch| watch.number == number)?;
+        let waker = self.watches.swap_remove(at).waker;
+        tally.waits -= usize::from(waker.is_some());
+        waker
+    }
+
+    /// Notes that a task waits in this place.
+    pub(super) fn park<B>(
+        &mut self,
+        number: u64,
+        waker: &Waker,
+        mine: &mut Option<Waker>,
+        tally: &mut Tally,
+        after: &mut After<B>,
+    ) -> Parked {
+        let watch = self.watches.iter_mut().find(|watch| watch.number == number);
+        watch.map_or(Parked::Yes, |watch| park(&mut watch.waker, waker, mine, tally, after))
+    }
+
+    /// Wakes the task that waits at another desk for the end of this pair.
+    pub(super) fn wake<B>(&mut self, pair: Qpn, tally: &mut Tally, after: &mut After<B>) {
+        for watch in self.watches.iter_mut().filter(|watch| watch.pair == pair) {
+            wake(&mut watch.waker, tally, after);
+        }
+    }
+
+    /// Takes the wakers of all who wait.
+    pub(super) fn take_wakers(&mut self, tally: &mut Tally, into: &mut Vec<Waker>) {
+        let before = into.len();
+        into.extend(self.watches.iter_mut().filter_map(|watch| watch.waker.take()));
+        tally.waits -= into.len() - before;
     }
 }

@@ -28,12 +28,15 @@ pub struct Receiver<B, T = ReliableConnection> {
     /// The fewest receives that were posted when one was taken; `u32::MAX` before the first.
     fewest: u32,
     refill: Option<Box<Refill<B, T>>>,
+    /// A receive that has completed and was not returned, because a waker panicked.
+    kept: Option<Result<Success<B>, RequestError<B>>>,
 }
 
 /// What a receiver has besides its half and its lane.
 pub(super) struct Rest<B, T> {
     fewest: u32,
     refill: Option<Box<Refill<B, T>>>,
+    kept: Option<Result<Success<B>, RequestError<B>>>,
 }
 
 static_assertions::assert_impl_all!(Receiver<()>: Send);
@@ -42,17 +45,17 @@ static_assertions::assert_not_impl_any!(Receiver<()>: Clone);
 impl<B: Brand, T: Transport> Receiver<B, T> {
     pub(super) fn new(half: ReceiveHalf<B, T>, poller: SharedPoller<B>, depth: u32) -> Self {
         let lane = LaneHandle::new(poller, || half.ids(), depth);
-        Self { half, lane, fewest: u32::MAX, refill: None }
+        Self { half, lane, fewest: u32::MAX, refill: None, kept: None }
     }
 
     pub(super) fn of_half(half: ReceiveHalf<B, T>, lane: LaneHandle<B>, rest: Rest<B, T>) -> Self {
-        let Rest { fewest, refill } = rest;
-        Self { half, lane, fewest, refill }
+        let Rest { fewest, refill, kept } = rest;
+        Self { half, lane, fewest, refill, kept }
     }
 
     pub(super) fn into_half(self) -> (ReceiveHalf<B, T>, LaneHandle<B>, Rest<B, T>) {
-        let Self { half, lane, fewest, refill } = self;
-        (half, lane, Rest { fewest, refill })
+        let Self { half, lane, fewest, refill, kept } = self;
+        (half, lane, Rest { fewest, refill, kept })
     }
 
     pub(super) fn lane_mut(&mut self) -> &mut LaneHandle<B> {
@@ -126,10 +129,11 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
             let received = state.lanes.get(slot).map_or(0, |lane| lane.received());
             self.half.in_flight().saturating_add(received)
         });
-        let mut refill = Refill::new(pool, self.lane.poller().domain(), len_bytes, [most, out])?;
-        refill.run(&mut self.half);
+        let refill = Refill::new(pool, self.lane.poller().domain(), len_bytes, [most, out])?;
         self.refill = Some(Box::new(refill));
-        self.note_refill();
+        if self.run_refill() {
+            self.wake_all();
+        }
         Ok(())
     }
 
@@ -143,7 +147,10 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
     #[inline]
     pub async fn next(&mut self) -> Option<Result<Success<B>, RequestError<B>>> {
         let asking = Asking { who: self };
-        std::future::poll_fn(|context| asking.who.poll_next(context)).await
+        let found = std::future::poll_fn(|context| asking.who.poll_next(context)).await;
+        // This wakes. If a waker panics, `found` is dropped; a value that is being returned would be leaked.
+        drop(asking);
+        found
     }
 
     /// As [`next`](Self::next), for a future written by hand. If a receiver that [posts by itself](Self::refill_from)
@@ -178,20 +185,29 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
     }
 
     fn poll_refilled(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Success<B>, RequestError<B>>>> {
+        if let Some(kept) = self.kept.take() {
+            return Poll::Ready(Some(kept));
+        }
         // The pool may have set a buffer aside for this wait, so post that one first. If it cannot be posted, the loop
         // below finds out why.
         if self.refill.as_ref().is_some_and(|refill| refill.waits()) {
             let _ = self.poll_refill(context);
         }
         loop {
-            self.run_refill();
-            let found = ready!(self.poll_posted(context));
-            if found.is_some() {
+            if self.run_refill() {
+                self.wake_all();
+            }
+            if let Some(found) = ready!(self.poll_posted(context)) {
                 if let Some(refill) = &mut self.refill {
                     refill.note_taken();
                 }
-                self.run_refill();
-                return Poll::Ready(found);
+                if !self.run_refill() {
+                    return Poll::Ready(Some(found));
+                }
+                // A waker may panic. The next call then returns what was found.
+                self.kept = Some(found);
+                self.wake_all();
+                return Poll::Ready(self.kept.take());
             }
             if !ready!(self.poll_refill(context)) {
                 return Poll::Ready(None);
@@ -199,28 +215,28 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         }
     }
 
-    /// Posts receives, if this receiver posts by itself.
-    fn run_refill(&mut self) {
-        if let Some(refill) = &mut self.refill {
-            refill.run(&mut self.half);
-            self.note_refill();
-        }
+    /// Posts receives, if this receiver posts by itself. True if the outcome of a post is uncertain: then call
+    /// [`wake_all`](Self::wake_all).
+    fn run_refill(&mut self) -> bool {
+        let Some(refill) = &mut self.refill else { return false };
+        let posted = refill.run(&mut self.half);
+        self.lane.note_next(self.half.next_id());
+        matches!(posted, Err(PostError::Uncertain { .. }))
     }
 
     /// Waits for a buffer of the pool, and posts it.
     fn poll_refill(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        // Perhaps a send has failed, and nobody polls at the poller of the sends.
+        if let Some((desk, _)) = self.lane.other() {
+            desk.settle_up_to(1);
+        }
         let Some(refill) = &mut self.refill else { return Poll::Ready(false) };
-        let posted = refill.poll_one(&mut self.half, self.lane.poller(), context);
-        self.note_refill();
-        posted
-    }
-
-    /// Notes what the refill has posted.
-    fn note_refill(&mut self) {
+        let posted = ready!(refill.poll_one(&mut self.half, self.lane.poller(), context));
         self.lane.note_next(self.half.next_id());
-        if self.refill.as_mut().is_some_and(|refill| refill.take_uncertain()) {
+        if matches!(posted, Err(Some(PostError::Uncertain { .. }))) {
             self.wake_all();
         }
+        Poll::Ready(posted.is_ok())
     }
 
     /// Wakes all whom the end of the pair concerns, after a post of uncertain outcome. Such a post breaks the pair, and

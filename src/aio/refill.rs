@@ -7,7 +7,6 @@ use crate::inflight::{PostError, WorkId};
 use crate::memory::{Buffer, Pool, Take, TooLong};
 use crate::queue::transport::{OwnReceives, Transport};
 use crate::queue::{BETWEEN_KICKS, ReceiveHalf};
-use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -39,8 +38,6 @@ pub(super) struct Refill<B, T> {
     /// When the wait looks at the pair again. If the pair breaks, nothing else wakes the wait: no receive is posted, so
     /// none is flushed.
     next_look: Option<Timer<B>>,
-    /// Whether a post had an uncertain outcome, which breaks the pair.
-    is_uncertain: bool,
     /// Posts a receive. This is a function pointer, because `post_receive` exists only for some transports, and this
     /// type serves all.
     post: Post<B, T>,
@@ -59,44 +56,51 @@ impl<B: Brand, T: OwnReceives> Refill<B, T> {
         }
         pool.holds(len_bytes)?;
         let post: Post<B, T> = |half, buffer| half.post_receive(buffer);
-        let (wait, next_look, is_uncertain) = (None, None, false);
-        Ok(Self { pool: pool.clone(), len_bytes, most, out, wait, next_look, is_uncertain, post })
+        Ok(Self { pool: pool.clone(), len_bytes, most, out, wait: None, next_look: None, post })
     }
 }
 
 impl<B: Brand, T: Transport> Refill<B, T> {
     /// Posts receives until there are `most`, or the pool has no buffer, or the queue takes none.
-    pub(super) fn run(&mut self, half: &mut ReceiveHalf<B, T>) {
-        while self.out < self.most {
-            let Ok(buffer) = self.pool.try_take(self.len_bytes) else { return };
-            if !self.posts(half, buffer) {
-                return;
-            }
+    ///
+    /// # Errors
+    ///
+    /// Why the queue takes none.
+    pub(super) fn run(&mut self, half: &mut ReceiveHalf<B, T>) -> Result<(), PostError<()>> {
+        while self.out < self.most
+            && let Ok(buffer) = self.pool.try_take(self.len_bytes)
+        {
+            self.post(half, buffer)?;
         }
+        Ok(())
     }
 
-    /// Waits for a buffer and posts it. False if it cannot be posted: `most` is 0, the pair is broken, or the provider
-    /// refuses the receive.
+    /// Waits for a buffer and posts it.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be posted. `None`: `most` is 0, or the pair is broken.
     pub(super) fn poll_one(
         &mut self,
         half: &mut ReceiveHalf<B, T>,
         poller: &SharedPoller<B>,
         context: &mut Context<'_>,
-    ) -> Poll<bool> {
+    ) -> Poll<Result<(), Option<PostError<()>>>> {
         if self.most == 0 {
-            return Poll::Ready(false);
+            return Poll::Ready(Err(None));
         }
         let next_look = self.next_look.get_or_insert_with(|| Timer::after(poller, BETWEEN_KICKS));
         let wait = self.wait.get_or_insert_with(|| self.pool.take(self.len_bytes));
         loop {
             if half.broken_by().is_some() {
                 self.end_wait();
-                return Poll::Ready(false);
+                return Poll::Ready(Err(None));
             }
             if let Poll::Ready(taken) = Pin::new(&mut *wait).poll(context) {
                 self.end_wait();
                 // `TooLong` cannot occur here, since `new` has checked the length.
-                return Poll::Ready(taken.is_ok_and(|buffer| self.posts(half, buffer)));
+                let Ok(buffer) = taken else { return Poll::Ready(Err(None)) };
+                return Poll::Ready(self.post(half, buffer).map_err(Some));
             }
             ready!(next_look.poll(context));
             next_look.restart(BETWEEN_KICKS);
@@ -106,11 +110,6 @@ impl<B: Brand, T: Transport> Refill<B, T> {
     /// Whether there is a wait for a buffer. The pool may have set a buffer aside for it already.
     pub(super) fn waits(&self) -> bool {
         self.wait.is_some()
-    }
-
-    /// Whether a post since the last call had an uncertain outcome.
-    pub(super) fn take_uncertain(&mut self) -> bool {
-        mem::take(&mut self.is_uncertain)
     }
 
     /// Notes a receive that the program has posted.
@@ -123,11 +122,10 @@ impl<B: Brand, T: Transport> Refill<B, T> {
         self.out = self.out.saturating_sub(1);
     }
 
-    fn posts(&mut self, half: &mut ReceiveHalf<B, T>, buffer: Buffer<B>) -> bool {
-        let posted = (self.post)(half, buffer);
-        self.is_uncertain |= matches!(posted, Err(PostError::Uncertain { .. }));
-        self.out += u32::from(posted.is_ok());
-        posted.is_ok()
+    fn post(&mut self, half: &mut ReceiveHalf<B, T>, buffer: Buffer<B>) -> Result<(), PostError<()>> {
+        (self.post)(half, buffer).map_err(PostError::into_cause)?;
+        self.out += 1;
+        Ok(())
     }
 }
 

@@ -51,6 +51,15 @@ pub type LentSender<'s, B, T = ReliableConnection> = Sender<B, T, Borrowed<'s, B
 static_assertions::assert_impl_all!(Sender<()>: Send);
 static_assertions::assert_not_impl_any!(Sender<()>: Clone);
 
+/// Where a task waits for room in a sender.
+pub(super) struct Place<B> {
+    pub(super) desk: Arc<Desk<B>>,
+    /// The slot of the lane at this desk.
+    pub(super) slot: usize,
+    /// The desk of the receives, if that is another one, and the place there for who waits for the end of the pair.
+    pub(super) other: Option<(Arc<Desk<B>>, u64)>,
+}
+
 impl<B, T, M: SenderMode<B, T>> Sender<B, T, M> {
     #[inline(always)]
     fn of_mode(mode: M) -> Self {
@@ -114,9 +123,10 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         lane.poll_failure(context, || half.broken_by())
     }
 
-    /// The desk, and the slot of the lane in it.
-    pub(super) fn place(&self) -> (Arc<Desk<B>>, usize) {
-        (Arc::clone(self.lane().desk()), self.lane().slot())
+    /// Where a task waits for room.
+    pub(super) fn place(&self) -> Place<B> {
+        let other = self.lane().other().map(|(desk, watch)| (Arc::clone(desk), watch));
+        Place { desk: Arc::clone(self.lane().desk()), slot: self.lane().slot(), other }
     }
 
     /// Waits until the queue has room for one more request. If the pair is broken, this is ready too, and the next post
@@ -174,7 +184,7 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
     #[cold]
     #[inline(never)]
     fn wake_all(&mut self) {
-        let broken = self.lane().broken();
+        let broken = Some(self.lane().broken());
         self.mode.wake(Waking { posted: None, broken }, KEY);
     }
 
@@ -431,7 +441,14 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
         let leaves_some = self.mode.kept(KEY) > 0 && most < items.len() && !self.is_broken();
         let rest = if leaves_some { items.split_off(most) } else { Vec::new() };
         let posting = Posting { sender: self, items, rest, first, is_done: false };
-        posting.sender.half_mut().post_all(posting.items, make).map(|_| posting.done())
+        match posting.sender.half_mut().post_all(posting.items, make) {
+            Ok(_) => Ok(posting.done()),
+            Err(error) => {
+                // This wakes. If a waker panics, `error` is dropped; a value that is being returned would be leaked.
+                drop(posting);
+                Err(error)
+            }
+        }
     }
 
     /// How many more requests fit; 0 if the pair is broken. Room that is kept for other tasks does not count.
@@ -521,7 +538,7 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>, X> Drop for Posting<'_, B, T, 
         if !self.is_done {
             let posted = Some(self.end());
             // The failure may have broken the pair.
-            let broken = if self.sender.is_broken() { self.sender.lane().broken() } else { [None, None] };
+            let broken = self.sender.is_broken().then(|| self.sender.lane().broken());
             self.sender.mode.wake(Waking { posted, broken }, KEY);
         }
     }

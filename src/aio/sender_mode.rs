@@ -137,7 +137,7 @@ pub struct Waking<B> {
     #[allow(dead_code, reason = "is dropped")]
     pub(super) posted: Option<PostedAll<B>>,
     #[allow(dead_code, reason = "is dropped")]
-    pub(super) broken: [Option<Broken<B>>; 2],
+    pub(super) broken: Option<Broken<B>>,
 }
 
 impl<B, T> fmt::Debug for Owned<B, T> {

@@ -1,7 +1,7 @@
 //! A sender for many tasks.
 
 use super::lane::Parked;
-use super::sender::{LentSender, Sender};
+use super::sender::{LentSender, Place, Sender};
 use super::sender_mode::Deferred;
 use crate::completion::PollError;
 use crate::domain::Brand;
@@ -58,7 +58,8 @@ impl<B: Brand, T: Transport> Sender<B, T> {
 impl<B: Brand, T: Transport> SharedSender<B, T> {
     /// Lends the sender to `f`, to post. Meanwhile a task that calls this on another thread blocks that thread, so `f`
     /// should only post, and should return the futures instead of dropping them: the drop of a future may wake other
-    /// tasks. `f` must not use this `SharedSender`, or it deadlocks.
+    /// tasks, and so may a call of `with` on another `SharedSender`. `f` must not use this `SharedSender`, or it
+    /// deadlocks.
     ///
     /// The posts of `f` cannot use room that [`room`](Self::room) has promised to others. While others wait for room,
     /// they cannot use any. If no other room is left, they fail with
@@ -68,10 +69,15 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
         let mut deferred = Deferred::none();
         let mut inner = lock(&*self.inner);
         let promised = if inner.waiting.is_empty() { inner.permits } else { u32::MAX };
-        f(&mut inner.sender.lend(promised, &mut deferred))
+        let result = f(&mut inner.sender.lend(promised, &mut deferred));
+        drop(inner);
+        // If a waker panics, `result` is dropped; a value that is being returned would be leaked.
+        drop(deferred);
+        result
     }
 
-    /// Waits for room for one request. Dropping the future loses nothing.
+    /// Waits for room for one request. Dropping the future loses nothing. A future that is not polled any more keeps its
+    /// place in the line, so drop it.
     ///
     /// If the pair is broken, a permit comes without room, and the post then says why.
     ///
@@ -181,7 +187,7 @@ impl<'s, B: Brand, T: Transport> Future for Room<'s, B, T> {
                 Look::First(_) if !is_noted => {}
                 Look::First(_) | Look::InLine(_) => return Poll::Pending,
             }
-            let (desk, slot) = lock(&*self.sender.inner).sender.place();
+            let Place { desk, slot, other } = lock(&*self.sender.inner).sender.place();
             is_noted = true;
             let waited = desk.poll_for(
                 context,
@@ -193,6 +199,9 @@ impl<'s, B: Brand, T: Transport> Future for Room<'s, B, T> {
             );
             if let Poll::Ready(Err(error)) = waited {
                 return Poll::Ready(Err(error));
+            }
+            if let Some((desk, watch)) = other {
+                desk.watch(watch, context)?;
             }
         }
     }
@@ -221,16 +230,23 @@ impl<B: Brand, T: Transport> Permit<'_, B, T> {
     /// Lends the sender to `f`, whose first post has room. See [`SharedSender::with`].
     pub fn with<R>(self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {
         // Declared before the guard, so they are dropped, and wake, after the guard, also if `f` panics.
-        let _wake_first;
+        let wake_first;
         let mut deferred = Deferred::none();
         let mut guard = lock(&*self.sender.inner);
         mem::forget(self);
         // The permit ends and the post happens while the lock is held once. Otherwise the permits could promise more
         // room than there is, for a moment.
-        let others = guard.permits - 1;
-        guard.permits = others;
-        _wake_first = WakeOnDrop(guard.first_waker());
-        f(&mut guard.sender.lend(others, &mut deferred))
+        guard.permits -= 1;
+        // Only the first post goes before those in the line.
+        let kept = if guard.waiting.is_empty() { 0 } else { guard.sender.free().saturating_sub(1) };
+        let kept = kept.max(guard.permits);
+        wake_first = WakeOnDrop(guard.first_waker());
+        let result = f(&mut guard.sender.lend(kept, &mut deferred));
+        drop(guard);
+        // As above, `result` is dropped if a waker panics.
+        drop(deferred);
+        drop(wake_first);
+        result
     }
 }
 

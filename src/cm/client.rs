@@ -398,7 +398,7 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
             _ => (id.events.cause_of(error), true),
         };
         // ASSUMPTION: where the provider promises it, the device does nothing to the pair without a TCP stream, now or
-        // later. If a device has moved the pair all the same, `query_state` returns Error.
+        // later. The query is a second look, and not every device reports that it has moved the pair.
         let is_moved =
             had_stream || !pair.is_spared_by_failed_connects() || matches!(pair.query_state(), Ok(DeviceState::Error));
         Failed { value: after_failure(pair, is_moved), cause }

@@ -44,8 +44,8 @@ fn who_waits_for_room_is_woken_when_a_receive_fails() {
     assert!(room.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
 }
 
-/// The sends and the receives of a pair complete on two queues. A receive fails, which the poller of the receives sees,
-/// also when the receiver is gone already. The task waits at the poller of the sends.
+/// The sends and the receives of a pair complete on two queues, each with a driver that sleeps. A receive fails, also
+/// when the receiver is gone already. The task waits at the poller of the sends.
 #[test]
 fn who_waits_for_room_is_woken_when_a_receive_fails_at_another_poller() {
     if lacks_need(Need::TwoQueues) {
@@ -60,20 +60,45 @@ fn who_waits_for_room_is_woken_when_a_receive_fails_at_another_poller() {
         let pair = || domain.reliable_on(&sends, &receives, &limits).unwrap().into_init(&port).unwrap();
         let (left, mut right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
         let (sender, mut receiver) = SharedPoller::split_on(&at_sends, &at_receives, left).unwrap();
-        let [_at_sends, mut driver] = [&at_sends, &at_receives].map(|poller| poller.driver().unwrap());
+        let drivers = [&at_sends, &at_receives].map(|poller| {
+            let driver = poller.driver().unwrap();
+            thread::spawn(move || driver.run_on_thread().unwrap())
+        });
         let shared = sender.into_shared();
-        let (woken, mut room) = waits(&shared);
+        let (woken, room) = waits(&shared);
         receiver.post(domain.buffer(8).unwrap()).unwrap();
-        let _receiver = (!drops).then_some(receiver);
+        let receiver = (!drops).then_some(receiver);
         let mut long = domain.buffer(64).unwrap();
         long.set_len(64).unwrap();
         right.post_send(long).unwrap();
-        assert!(support::eventually(|| {
-            takes_turns(&mut driver);
-            woken.0.load(Ordering::SeqCst) > 0
-        }));
-        assert!(room.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        assert!(support::eventually(|| woken.0.load(Ordering::SeqCst) > 0));
+        drop(block_on(room));
+        drop((shared, receiver, right, at_sends, at_receives));
+        drivers.into_iter().for_each(|driver| driver.join().unwrap());
     }
+}
+
+/// A receiver waits for a buffer of its pool. A send fails at the poller of the sends, where nobody polls.
+#[test]
+fn a_receiver_that_waits_for_the_pool_sees_a_send_that_fails_at_another_poller() {
+    let (_fabric, domain) = support::own_device!();
+    let port = domain.context().active_port().unwrap();
+    let [(sends, at_sends), (receives, at_receives)] = [(); 2].map(|()| domain.completion_queue(16).unwrap());
+    let [at_sends, at_receives] = [at_sends, at_receives].map(SharedPoller::new);
+    let limits = Limits { sends: 1, receives: 1, ..Limits::default() };
+    let pair = || domain.reliable_on(&sends, &receives, &limits).unwrap().into_init(&port).unwrap();
+    let (left, mut right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
+    let (mut sender, mut receiver) = SharedPoller::split_on(&at_sends, &at_receives, left).unwrap();
+    let mut driver = at_receives.driver().unwrap();
+    let classes = vec![SizeClass { len_bytes: 8, count: 1 }];
+    let pool = domain.pool(&PoolOptions { classes, growth: Growth::Never, ..PoolOptions::default() }).unwrap();
+    let _taken = pool.try_take(8).unwrap();
+    receiver.refill_from(&pool, 8, 1).unwrap();
+    right.post_receive(domain.buffer(8).unwrap()).unwrap();
+    let mut long = domain.buffer(64).unwrap();
+    long.set_len(64).unwrap();
+    let _sent = sender.send(long).unwrap();
+    assert!(driver.block_on(receiver.next()).unwrap().is_none());
 }
 
 /// A post of uncertain outcome breaks the pair: that of a receive, or that of a lent sender.
@@ -146,4 +171,83 @@ fn a_connection_ends_when_a_shared_receive_of_it_fails() {
         assert_eq!(status, Status::LocalLength);
         drop(stream);
     }
+}
+
+/// Three pollers. The closing of an old pair ends late, when a new pair has its number.
+#[test]
+fn the_late_end_of_an_old_pair_hides_nothing_of_a_new_one() {
+    for finishes_late in [false, true] {
+        let fabric = Fabric::with_profile(Profile::Rxe);
+        let context = interlock::Context::open_on(&fabric, "soft0").unwrap();
+        let domain = context.checked_domain().unwrap();
+        let port = domain.context().active_port().unwrap();
+        let [(qa, a), (qb, b), (qc, c), (qd, _d)] = [(); 4].map(|()| domain.completion_queue(16).unwrap());
+        let [a, b, c] = [a, b, c].map(SharedPoller::new);
+        let [_at_a, mut at_b, _at_c] = [&a, &b, &c].map(|poller| poller.driver().unwrap());
+        let limits = Limits { sends: 1, receives: 1, ..Limits::default() };
+        let attributes = ConnectAttributes::default();
+        let right = domain.reliable(&qd, &limits).unwrap().into_init(&port).unwrap();
+        let left = domain.reliable_on(&qa, &qb, &limits).unwrap().into_init(&port).unwrap();
+        let (left, _right) = connect_to_each_other(&domain, left, right, &attributes);
+        let number = left.number();
+        let (mut sender, receiver) = SharedPoller::split_on(&a, &b, left).unwrap();
+        let mut sent = sender.send(Inline(b"")).unwrap();
+        let panicking = Waker::from(Arc::new(Panicking));
+        assert!(Pin::new(&mut sent).poll(&mut Context::from_waker(&panicking)).is_pending());
+        fabric.inject(Fault::FlushWithheld);
+        let mut closing = sender.close(receiver).unwrap().within(Duration::ZERO);
+        assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut closing).is_ready())).is_err());
+        fabric.heal();
+        if !finishes_late {
+            assert!(poll_once(&mut closing).is_ready());
+        }
+        let left = domain.reliable_on(&qc, &qb, &limits).unwrap().into_init(&port).unwrap();
+        let right = domain.reliable(&qd, &limits).unwrap().into_init(&port).unwrap();
+        let (left, mut right) = connect_to_each_other(&domain, left, right, &attributes);
+        assert_eq!(left.number(), number);
+        let (sender, mut receiver) = SharedPoller::split_on(&c, &b, left).unwrap();
+        if finishes_late {
+            assert!(poll_once(&mut closing).is_ready());
+        }
+        let shared = sender.into_shared();
+        mem::forget(block_on(shared.room()).unwrap());
+        let woken = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut room = Box::pin(shared.room());
+        assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        receiver.post(domain.buffer(8).unwrap()).unwrap();
+        let mut long = domain.buffer(64).unwrap();
+        long.set_len(64).unwrap();
+        right.post_send(long).unwrap();
+        for _ in 0..10 {
+            takes_turns(&mut at_b);
+        }
+        assert!(woken.0.load(Ordering::SeqCst) > 0, "finishes late: {finishes_late}");
+    }
+}
+
+/// A post of uncertain outcome ends the connection. Nothing has failed at the device yet.
+#[test]
+fn the_receives_come_out_after_closed_has_named_an_uncertain_post() {
+    let fabric = Fabric::new();
+    let context = interlock::Context::open_on(&fabric, "soft0").unwrap();
+    let domain = context.checked_domain().unwrap();
+    let port = domain.context().active_port().unwrap();
+    let (queue, poller) = domain.completion_queue(16).unwrap();
+    let poller = SharedPoller::new(poller);
+    let mut driver = poller.driver().unwrap();
+    let limits = Limits { sends: 2, receives: 2, ..Limits::default() };
+    let pair = || domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+    let (left, _right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
+    let mut connection = Connection::new(&poller, left).unwrap();
+    connection.post(domain.buffer(8).unwrap()).unwrap();
+    fabric.inject(Fault::SendKept { errno: libc::EINVAL });
+    assert!(matches!(connection.send(domain.buffer(8).unwrap()), Err(PostError::Uncertain { .. })));
+    assert!(matches!(driver.block_on(connection.closed()), Ok(End::Failed(_))));
+    let mut next = Box::pin(connection.next());
+    let came = (0..20).any(|_| {
+        takes_turns(&mut driver);
+        poll_once(&mut next).is_ready()
+    });
+    assert!(came, "after every end the receives come out");
 }

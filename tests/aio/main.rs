@@ -9,7 +9,7 @@ use interlock::attributes::ConnectAttributes;
 use interlock::error::PostAllCause;
 use interlock::memory::{BufferList, Foreign, Growth, Pool, PoolOptions, SizeClass};
 use interlock::shared::SharedLimits;
-use interlock::soft::{Fabric, Fault, Verb};
+use interlock::soft::{Fabric, Fault, Profile, Verb};
 use interlock::{
     Brand, Buffer, Checked, Completion, Inline, Limits, LocalWrite, MemoryRegion, PostError, ProtectionDomain,
     QueuePair, ReadyToSend, RemoteAll, RemoteReadWrite, RemoteRegion, Status, WorkRequest,
@@ -445,6 +445,15 @@ fn a_driver_that_is_dropped_wakes_all_who_wait() {
         sent.await.unwrap();
         tasks.right.1.next().await.unwrap().unwrap();
     });
+}
+
+/// A waker that panics.
+struct Panicking;
+
+impl Wake for Panicking {
+    fn wake(self: Arc<Self>) {
+        panic!("this waker always panics");
+    }
 }
 
 /// Counts how often it is woken.

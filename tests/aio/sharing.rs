@@ -184,3 +184,28 @@ fn the_first_in_the_line_is_woken_when_a_request_completes() {
     assert!(woken.0.load(Ordering::SeqCst) > 0, "the first in the line is woken");
     assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
 }
+
+/// A permit is room for one post. A second post with it must not go before those who wait in the line.
+#[test]
+fn a_second_post_with_a_permit_overtakes_nobody() {
+    let tasks = tasks!();
+    let (region, remote) = target(&tasks.domain);
+    let Tasks { domain, poller, left: (sender, receiver), right } = tasks;
+    let shared = sender.into_shared();
+    let permit = block_on(shared.room()).unwrap();
+    let others: Vec<_> = (0..7).map(|_| block_on(shared.room()).unwrap()).collect();
+    let mut waits = Box::pin(shared.room());
+    assert!(poll_once(&mut waits).is_pending());
+    // All other permits are given back, and the line has not noticed yet.
+    drop(others);
+    let (first, second) = permit.with(|sender| {
+        assert_eq!(sender.free(), 1);
+        let mut write = || sender.write(domain.buffer(8).unwrap(), &remote);
+        (write().unwrap(), write())
+    });
+    assert!(matches!(second, Err(PostError::QueueFull(_))));
+    assert!(poll_once(&mut waits).is_ready());
+    block_on(first).unwrap();
+    drop(waits);
+    drop((shared, receiver, right, poller, region));
+}

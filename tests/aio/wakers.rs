@@ -3,15 +3,6 @@
 use super::*;
 use interlock::aio::SharedSender;
 
-/// A waker that panics.
-struct Panicking;
-
-impl Wake for Panicking {
-    fn wake(self: Arc<Self>) {
-        panic!("this waker always panics");
-    }
-}
-
 #[test]
 fn a_waker_that_panics_keeps_nobody_else_asleep() {
     let mut tasks = tasks!();
@@ -243,4 +234,108 @@ fn a_waker_that_panics_while_a_pair_is_closed_costs_no_buffer() {
     let Poll::Ready(closed) = poll_once(&mut closing) else { panic!("the pair is not closed") };
     assert_eq!((closed.has_drained, closed.into_buffers().len()), (false, 100));
     assert!(poll_once(&mut sent).is_ready());
+}
+
+/// The completion queue fails in the turn in which a waker panics. Whoever else waits is not woken.
+#[test]
+fn a_waker_that_panics_while_the_queue_fails_keeps_nobody_asleep() {
+    let fabric = Fabric::new();
+    let context = interlock::Context::open_on(&fabric, "soft0").unwrap();
+    let mut tasks = Tasks::new(context.checked_domain().unwrap(), 8);
+    let mut driver = tasks.poller.driver().unwrap();
+    for receiver in [&mut tasks.left.1, &mut tasks.right.1] {
+        receiver.post(tasks.domain.buffer(64).unwrap()).unwrap();
+    }
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let panicking = Waker::from(Arc::new(Panicking));
+    assert!(tasks.left.1.poll_next(&mut Context::from_waker(&panicking)).is_pending());
+    assert!(tasks.right.1.poll_next(&mut Context::from_waker(&waker)).is_pending());
+    mem::forget(tasks.right.0.send(Inline(b"")).unwrap());
+    fabric.inject(Fault::Overrun { device: "soft0".to_owned() });
+    let turned = catch_unwind(AssertUnwindSafe(|| drop(driver.block_on(std::future::pending::<()>()))));
+    assert!(turned.is_err(), "the waker panics");
+    drop(driver);
+    assert!(woken.0.load(Ordering::SeqCst) > 0, "the right receiver must learn that the queue failed");
+}
+
+/// A receiver that posts by itself takes a message, and its next post is uncertain. That wakes; a waker panics.
+#[test]
+fn a_waker_that_panics_after_an_uncertain_refill_loses_no_message() {
+    let fabric = Fabric::new();
+    let context = interlock::Context::open_on(&fabric, "soft0").unwrap();
+    let Tasks { domain, poller, left: (sender, mut receiver), right: (mut peer, _other) } =
+        Tasks::new(context.checked_domain().unwrap(), 1);
+    let _driver = poller.driver().unwrap();
+    let classes = vec![SizeClass { len_bytes: 8, count: 2 }];
+    let options = PoolOptions { classes, growth: Growth::Never, ..PoolOptions::default() };
+    let pool = domain.pool(&options).unwrap();
+    receiver.refill_from(&pool, 8, 1).unwrap();
+    let shared = sender.into_shared();
+    mem::forget(block_on(shared.room()).unwrap());
+    let mut room = Box::pin(shared.room());
+    let panicking = Waker::from(Arc::new(Panicking));
+    assert!(room.as_mut().poll(&mut Context::from_waker(&panicking)).is_pending());
+    let mut text = domain.buffer(8).unwrap();
+    text.write(b"message").unwrap();
+    mem::forget(peer.send(text).unwrap());
+    fabric.inject(Fault::ReceiveKept { errno: libc::EINVAL });
+    assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut pin!(receiver.next())).is_ready())).is_err());
+    let Poll::Ready(Some(Ok(message))) = poll_once(&mut pin!(receiver.next())) else { panic!("the message is lost") };
+    assert_eq!(message.into_received().unwrap()[..], *b"message");
+}
+
+/// `post_all` of a sender of one task refuses a request, which comes back in the error. Its end abandons the
+/// requests before, and so wakes; a waker panics.
+#[test]
+fn a_waker_that_panics_loses_no_memory_of_a_refused_request() {
+    let fabric = Fabric::new();
+    let context = interlock::Context::open_on(&fabric, "soft0").unwrap();
+    let Tasks { domain, poller, left: (mut sender, mut receiver), right: (mut peer, _other) } =
+        Tasks::new(context.checked_domain().unwrap(), 8);
+    let (_region, remote) = target(&domain);
+    let _driver = poller.driver().unwrap();
+    receiver.post(domain.buffer(8).unwrap()).unwrap();
+    let panicking = Waker::from(Arc::new(Panicking));
+    assert!(receiver.poll_next(&mut Context::from_waker(&panicking)).is_pending());
+    let sent = peer.send(Inline(b"")).unwrap();
+    let freed = Arc::new(AtomicUsize::new(0));
+    let memory = || domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap().split().1;
+    let mut items = vec![memory(), memory()];
+    items.iter_mut().for_each(|buffer| buffer.set_len(8).unwrap());
+    let mut targets = [remote, remote.slice(0..4).unwrap()].into_iter();
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        sender.post_all(&mut items, |buffer| WorkRequest::write(buffer, &targets.next().unwrap())).map(drop)
+    }));
+    assert!(result.is_err());
+    drop((sent, items, sender, receiver, peer, _other, _driver, poller, _region));
+    drop(domain);
+    drop(context);
+    assert_eq!(freed.load(Ordering::SeqCst), 2, "the memory of the refused request is leaked");
+}
+
+/// The loan wakes when it ends, and what the closure returned is there already.
+#[test]
+fn a_waker_that_panics_loses_no_result_of_a_call_of_with() {
+    let context = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap();
+    let Tasks { domain, poller, left: (sender, _receiver), right: _right } =
+        Tasks::new(context.checked_domain().unwrap(), 1);
+    let _driver = poller.driver().unwrap();
+    let shared = sender.into_shared();
+    mem::forget(block_on(shared.room()).unwrap());
+    let panicking = Waker::from(Arc::new(Panicking));
+    let mut room = Box::pin(shared.room());
+    assert!(room.as_mut().poll(&mut Context::from_waker(&panicking)).is_pending());
+    let classes = vec![SizeClass { len_bytes: 8, count: 1 }];
+    let options = PoolOptions { classes, growth: Growth::Never, ..PoolOptions::default() };
+    let pool = domain.pool(&options).unwrap();
+    let buffer = pool.try_take(8).unwrap();
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        shared.with(|sender| {
+            sender.abort().unwrap();
+            sender.send(buffer).unwrap_err()
+        })
+    }));
+    assert!(result.map(drop).is_err());
+    assert!(pool.try_take(8).is_ok(), "the buffer of the pool is leaked");
 }

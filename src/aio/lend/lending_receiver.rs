@@ -33,8 +33,8 @@ pub struct LendingReceiver<B> {
     mark: Mark,
     /// How many control messages came one after another without a wait.
     in_a_row: u32,
-    /// A violation that the program has not got yet. If a waker panics before, it is still here for the next call.
-    violation: Option<Violation>,
+    /// An error that the program has not got yet. If a waker panics before, it is still here for the next call.
+    error: Option<MessageError<B>>,
 }
 static_assertions::assert_impl_all!(LendingReceiver<()>: Send);
 
@@ -95,8 +95,8 @@ impl<B: Brand> Lending<B> {
         let shared = Arc::new(Shared::new(options.quota, options.most_held, options.margin));
         let lending = Self { shared, sender, poller: poller.clone() };
         let outbound = Outbound { idle, sending: VecDeque::new() };
-        let (mark, in_a_row, violation) = (options.mark, 0, None);
-        Ok((lending.clone(), LendingReceiver { lending, receiver, outbound, mark, in_a_row, violation }))
+        let (mark, in_a_row, error) = (options.mark, 0, None);
+        Ok((lending.clone(), LendingReceiver { lending, receiver, outbound, mark, in_a_row, error }))
     }
 }
 
@@ -118,7 +118,7 @@ impl<B: Brand> LendingReceiver<B> {
     ///
     /// [`MessageError`].
     pub async fn next(&mut self) -> Option<Result<Success<B>, MessageError<B>>> {
-        let Self { lending, receiver, outbound, mark, in_a_row, violation } = self;
+        let Self { lending, receiver, outbound, mark, in_a_row, error } = self;
         let mut sending = pin!(outbound.send_all(lending, *mark));
         let mut is_sending = true;
         poll_fn(|context| {
@@ -126,8 +126,8 @@ impl<B: Brand> LendingReceiver<B> {
                 is_sending = false;
             }
             loop {
-                if let Some(violation) = violation.take() {
-                    return Poll::Ready(Some(Err(MessageError::Peer(violation))));
+                if let Some(error) = error.take() {
+                    return Poll::Ready(Some(Err(error)));
                 }
                 if *in_a_row == BUDGET {
                     *in_a_row = 0;
@@ -140,9 +140,10 @@ impl<B: Brand> LendingReceiver<B> {
                         return Poll::Pending;
                     }
                     Poll::Ready(None) => return Poll::Ready(None),
-                    Poll::Ready(Some(Err(error))) => {
+                    Poll::Ready(Some(Err(failed))) => {
+                        *error = Some(MessageError::Request(failed));
                         lending.shared.change(|core| core.lose_peer());
-                        return Poll::Ready(Some(Err(MessageError::Request(error))));
+                        continue;
                     }
                     Poll::Ready(Some(Ok(message))) => message,
                 };
@@ -150,7 +151,7 @@ impl<B: Brand> LendingReceiver<B> {
                     Sorted::Data(message) => return Poll::Ready(Some(Ok(message))),
                     Sorted::Control(buffer, wakes) => (buffer, wakes),
                     Sorted::Refused(buffer, found, wakes) => {
-                        *violation = Some(found);
+                        *error = Some(MessageError::Peer(found));
                         (buffer, wakes)
                     }
                 };
