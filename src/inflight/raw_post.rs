@@ -379,8 +379,8 @@ impl SendQueue {
     /// pair is poisoned or the post fails.
     #[cold]
     pub(crate) fn post_marker<B: Brand, M: Postable<B>, K>(&mut self, request: WorkRequest<M, K>) -> Option<WorkId> {
-        // A poisoned pair gets no marker. Its ledger perhaps contains a request that the device never got, and the
-        // completion of the marker would report that request as a success.
+        // A destroyed pair takes no posts. A poisoned pair gets no marker either: its ledger perhaps contains a request
+        // that the device never got, and the completion of the marker would report that request as a success.
         if self.status().is_poisoned() {
             return None;
         }
