@@ -163,7 +163,7 @@ impl<B> Success<B> {
                 immediate: ended.immediate(),
                 invalidated: ended.invalidated(),
             }),
-            // Unreachable: a receive has one of the two kinds of memory above.
+            // Unreachable: the memory of a receive is a buffer or a list.
             memory => Work::Sent(memory),
         }
     }
@@ -292,7 +292,7 @@ impl Ended {
 
     #[inline(always)]
     pub(super) fn succeeded(id: WorkId, entry: &Entry, origin: Origin, wc: &sys::ibv_wc) -> Self {
-        // Only receives have a length and flags.
+        // Neither the length nor the flags of a send's completion are needed.
         if id.key().is_send() {
             return Self { id, head: u64::from(origin.qpn()), detail: 0, sender: 0 };
         }
@@ -307,7 +307,7 @@ impl Ended {
         let mut head = u64::from(qpn) | u64::from(wc.wc_flags & EXTRAS) << EXTRAS_SHIFT;
         let mut filled = wc.byte_len as usize;
         if wc.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
-            // The bytes went to the memory that the peer addressed. None went to the buffer of the receive.
+            // The peer's bytes went to the memory that the peer addressed, and none to the buffer of the receive.
             filled = 0;
             head |= WITH_WRITE;
         }
@@ -330,7 +330,8 @@ impl Ended {
     #[cold]
     pub(super) fn failed(id: WorkId, qpn: u32, wc: &sys::ibv_wc, first: Option<Status>) -> Self {
         let first = first.and_then(Status::code).map_or(0, |code| code.saturating_add(1));
-        // `min` keeps a device from reporting a status that this library defines itself.
+        // The library defines statuses of its own, from `IMPOSSIBLE` on. `min` keeps a device from reporting one of
+        // them.
         let status = wc.status.0.min(IMPOSSIBLE - 1);
         Self { id, head: word(status, qpn), detail: word(first, wc.vendor_err), sender: 0 }
     }

@@ -155,8 +155,8 @@ impl Room {
             Some(used) => used,
             None if self.fresh < MAX_SLOTS => {
                 self.fresh += 1;
-                // Counts begin at 1, so that no request has the id 0: a completion that the device did not fill in has
-                // that id.
+                // Counts begin at 1, so no request has the id 0. A completion that the device did not fill in has the
+                // id 0, and must name no request.
                 (self.fresh - 1, 1)
             }
             None => return None,
@@ -181,8 +181,8 @@ mod tests {
     fn a_slot_never_names_a_request_as_it_named_one_of_an_earlier_life() {
         let mut room = Room::new(1);
         let mut last = None;
-        // The loop uses the slot more than 2^18 times. An id with an index and a generation of 18 bits would repeat by
-        // then.
+        // The loop uses the slot more than 2^18 times. If ids counted the uses of their slot with only 18 bits, they
+        // would repeat by then.
         for _ in 0..if cfg!(miri) { 100 } else { (1 << 18) + 2 } {
             let place = room.lease(QueueKind::Send, 1).unwrap();
             assert!(last.is_none_or(|last: WorkId| last.count() < place.next.count()));

@@ -257,9 +257,9 @@ impl PollState {
         if !self.out_of_order.can_move(id) {
             return false;
         }
-        // The move takes the request out of the ledger. From then on the program can see that the pair is drained, and
-        // may reset the pair. So the failure is recorded before the move: otherwise it would count against the pair
-        // after the reset.
+        // The failure is recorded before the move takes the request out of the ledger. After the move the program can
+        // see that the pair is drained, and can reset it. A failure recorded later would count against the pair after
+        // the reset.
         let status = Status::from_raw(wc.status.0);
         if status != Status::Success {
             self.statuses.note_early(id, status);
@@ -321,18 +321,19 @@ impl PollState {
         // work queue that the mail reported as gone.
         self.read_mail(control);
         let any = self.poll_device(control)?;
-        // Each waiting orphan has a count of the completions that may still be in the queue from before it went. A poll
-        // may return fewer completions than there are. So a poll that returns some only lowers each count by their
-        // number, and an empty poll clears the counts.
+        // Each waiting orphan has a count: how many completions that are older than the orphan may still be in the
+        // completion queue. One poll perhaps does not return all of them. So a poll with completions lowers each count
+        // by their number, and an empty poll sets all counts to 0.
         let seen = if any { self.end.found() } else { u32::MAX };
         self.waiting_orphans.iter_mut().for_each(|(_, before)| *before = before.saturating_sub(seen));
-        // The first of `waiting_orphans` has waited longest. `ready_orphans` is emptied from its end, hence `rev`.
+        // The first of `waiting_orphans` has waited longest, and is to come out first. `ready_orphans` is emptied from
+        // its end, hence `rev`.
         let done = self.waiting_orphans.iter().take_while(|(_, before)| *before == 0).count();
         let waiting = self.waiting_orphans.split_off(done);
         self.ready_orphans
             .extend(mem::replace(&mut self.waiting_orphans, waiting).into_iter().rev().map(|(orphan, _)| orphan));
         if !(self.waiting_orphans.is_empty() && self.ready_orphans.is_empty() && self.departing.is_empty()) {
-            // The flag makes the next call come here again.
+            // Orphans or departing pairs are left. The flag makes the next call come to this function again.
             control.mailbox.flag();
         }
         if any {
@@ -367,11 +368,11 @@ impl PollState {
     fn resolve_unmatched(&mut self, control: &Control) {
         if control.mailbox.has_mail() {
             self.read_mail(control);
-            // The flag makes a later call do the rest of `poll_with_mail`.
+            // `read_mail` cleared the flag. It is set again, so that a later call does the rest of `poll_with_mail`.
             control.mailbox.flag();
         } else if let Some(wc) = self.end.peek() {
-            // The destroy of a shared receive queue gave its requests back, so late completions of them are not a fault
-            // of the provider.
+            // The destroy of a shared receive queue gave its requests back. So a late completion of one of them is no
+            // fault of the provider, and does not count as unknown.
             self.unknown += u64::from(!self.receivers.is_of_destroyed(WorkId::from_raw(wc.wr_id)));
             self.end.skip();
         }

@@ -188,7 +188,7 @@ impl<B> Poller<B> {
     pub(crate) fn poll_batch(&mut self, first: WorkId, most: u32, free: &mut Vec<Buffer<B>>) -> u32 {
         let before = free.len();
         let PollerParts { state, queue } = &mut *self.parts;
-        // If the poll failed, the next poll fails too, and reports it.
+        // An error is ignored here: if this poll fails, the next poll fails too, and reports it.
         let _ = state.with_next(&queue.control, true, |found| found.take_batch(first, most, free));
         (free.len() - before) as u32
     }

@@ -214,11 +214,13 @@ impl Drop for CqInner {
     fn drop(&mut self) {
         // The queue leaves its channel even if it cannot be destroyed: nobody waits for its events any more.
         self.channel.leave(self.raw.address());
-        // A poller has a reference to this `CqInner`. So the poller was dropped before, and has parked its state.
+        // A poller has a reference to this `CqInner`. So the poller was dropped before this drop, and has parked its
+        // state: `unpark` finds it.
         let Some(mut state) = self.unpark() else { return };
         if state.settle(&self.control) {
-            // Every attached pair has been destroyed: a pair that could not be destroyed either keeps this queue alive,
-            // or made `settle` return false. So the device is done with the requests that the ledgers still hold.
+            // Every attached pair has been destroyed: a pair that could not be destroyed would keep this queue alive,
+            // or would have made `settle` return false. So the device is done with the requests that the ledgers still
+            // hold.
             self.in_flight = Some(state.into_in_flight());
         } else {
             // The leaked state keeps the completion queue alive, and with it the channel and the domain.

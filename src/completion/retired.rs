@@ -99,15 +99,15 @@ impl<'d> Retirement<'d> {
         };
         let wc = pending.wc();
         pending.consume();
-        // `last` is the id that the ledger of the pair gave the request. The completion of a shared receive carries
-        // another id, that of the shared receive queue.
+        // For a shared receive, `id` and `last` differ: `id` is the id in the shared receive queue, and `last` is the
+        // id in the ledger of the pair that took the receive.
         let id = WorkId::from_raw(wc.wr_id);
         if wc.status == sys::ibv_wc_status::IBV_WC_SUCCESS {
             let entry = requests.into_last();
             return (Ended::succeeded(id, &entry, origin, wc), entry);
         }
-        // The failure is recorded before the request leaves the ledger. From then on the program can see that the pair
-        // is drained, and may reset the pair. A failure recorded later would count against the pair after the reset.
+        // The failure is recorded before the request leaves the ledger. After that the program can see that the pair is
+        // drained, and can reset it. A failure recorded later would count against the pair after the reset.
         let first = statuses.note(WorkId::from_raw(last), id.key().kind(), Status::from_raw(wc.status.0));
         (Ended::failed(id, origin.qpn(), wc, first), requests.into_last())
     }

@@ -121,8 +121,8 @@ pub(super) fn arm<S: Source>(source: &mut S) -> Result<Option<S::Item>, WaitErro
     if let Some(item) = source.poll()? {
         return Ok(Some(item));
     }
-    // Takes the events of earlier armings, so that they do not pile up. This comes before the last poll, which finds
-    // the completions that raised those events.
+    // Takes the events of earlier armings, so that they do not pile up. The poll at the end comes after this, so it
+    // finds the completions that raised those events.
     source.take_events()?;
     source.arm()?;
     // A completion that came before the arming raises no event, so only a poll finds it.
@@ -183,10 +183,9 @@ impl<B> Source for Waiting<'_, B> {
             {
                 return Ok(());
             }
-            // No event came: a signal, or a timer of a soft device, ended the sleep. A poll now would also find
-            // completions that are not solicited. So the thread sleeps again, until a solicited completion raises an
-            // event. Before that it arms the queue once more, because a soft device runs its timers only in calls of a
-            // verb.
+            // No event came: a signal or the end of `nap` ended the sleep. A return would let the caller poll, and so
+            // find completions that are not solicited. So the thread sleeps again. Before that it arms the queue once
+            // more: a soft device runs its timers only in calls of a verb.
             self.poller.request_event(self.wake_for)?;
         }
     }
@@ -318,8 +317,7 @@ impl<B> Poller<B> {
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
     pub fn take_events(&mut self) -> Result<bool, WaitError> {
-        // The waker is cleared before the events are taken, so that a later wake-up makes the descriptor readable
-        // again.
+        // The waker is cleared before the events are taken. A wake-up after that makes the descriptor readable again.
         let queue = self.queue();
         queue.waker.clear();
         Ok(queue.channel.take_events(Some(queue.id))? > 0)

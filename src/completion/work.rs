@@ -107,8 +107,8 @@ pub struct Datagram<B> {
 
 /// Whether the sender of a datagram with this header has an IPv4 address.
 fn is_v4(header: &[u8; HEADER_BYTES]) -> bool {
-    // The IPv4 header is the last 20 bytes. Its first byte holds the version 4 and the length of 5 words. Byte 20 of a
-    // routing header may have that value too, but the first nibble of a routing header is a 6.
+    // The IPv4 header is the last 20 of the 40 bytes. Its first byte is 0x45: version 4, and a length of 5 words. Byte
+    // 20 of a routing header can have that value, too, but the first nibble of a routing header is a 6.
     header[20] == 0x45 && header[0] >> 4 != 6
 }
 

@@ -101,8 +101,8 @@ impl<T> TicketCell<T> {
             mem::forget(value);
             return ticket;
         }
-        // SAFETY: the cell is free, so it is empty, and its value belongs to the holder of the right (1), which is the
-        // caller. Nobody else fills it: the right is borrowed mutably.
+        // SAFETY: the cell is free, so it is empty and belongs to the holder of the `FillRight` (1). The caller holds
+        // that right and lends it mutably, so nobody else fills the cell.
         unsafe { self.value.put(value) };
         self.state.store(ticket << 1 | IN_FLIGHT, Ordering::Release);
         ticket
@@ -113,8 +113,8 @@ impl<T> TicketCell<T> {
     pub(super) fn take(&self, ticket: u64, stride: u64) -> Option<T> {
         let after = ((ticket + stride) % TICKETS) << 1;
         let in_flight = ticket << 1 | IN_FLIGHT;
-        // Acquire on success: this thread sees the value. Release on success pairs with acquire on failure: a thread
-        // that comes too late sees all that the winning thread did before it took the value.
+        // Acquire on success: this thread sees the value. Release on success pairs with acquire on failure: if another
+        // thread has taken the value before, this thread sees all that the other thread did before it took the value.
         let taken = self.state.compare_exchange(in_flight, after, Ordering::AcqRel, Ordering::Acquire);
         // SAFETY: a value was in flight, so the cell holds it. The exchange succeeded, so this thread owns the value
         // (1).
@@ -224,8 +224,8 @@ impl<'v, X> Items<'v, X> {
     /// How many items are left.
     #[inline(always)]
     pub(super) fn left(&self) -> usize {
-        // With enough items of size 0, `end` has wrapped past the highest address. The wrapping subtraction still gives
-        // their number.
+        // With very many items of size 0, `end` has wrapped around past the highest address. The wrapping subtraction
+        // still gives the number of items.
         self.end.addr().wrapping_sub(self.next.addr()) / Self::STEP
     }
 
@@ -240,7 +240,8 @@ impl<'v, X> Items<'v, X> {
     #[inline(never)]
     fn put_back(vector: &mut Vec<X>, next: *const X, left: usize) {
         if mem::size_of::<X>() != 0 {
-            // SAFETY: `left` items start at `next`, and both places are in the memory of the vector (0).
+            // SAFETY: `left` items start at `next`. They and the place that they move to are in the memory of the
+            // vector (0).
             unsafe { ptr::copy(next, vector.as_mut_ptr(), left) };
         }
         // SAFETY: the vector's memory starts with `left` items, which belong to nobody else (0).

@@ -43,16 +43,16 @@ const LIST: usize = 0b10_0000;
 /// forms.
 const WINDOW: usize = LIST | 0b00_1000;
 const TAG: usize = OPERATION | FORM;
-// The OR of several forms is `UNIQUE` only if each of them is `UNIQUE`: see `are_buffers`.
+// `are_buffers` relies on this: since `UNIQUE` is 0, the OR of several forms is `UNIQUE` only if each of them is.
 static_assertions::const_assert_eq!(UNIQUE, 0);
-// The tag of a receive into a buffer is zero, so the word is the pointer itself: see `fill`.
+// `fill` relies on this: the tag of a receive into a unique buffer is 0, so the word of the entry is the bare pointer.
 static_assertions::const_assert_eq!(Operation::Receive.code(), 0);
 static_assertions::assert_eq_size!(Buffer<()>, *mut Descriptor);
 static_assertions::assert_eq_size!(Entry, Option<Entry>, u64);
 
 // An `Entry` is `Send` and `Sync` because its `ObjectPtr` is. This is sound: the entry owns a part, a list or a window
-// (0), each of which is `Send` and `Sync`, and lends only shared references to it. (The one method that changes
-// something, `fill`, stores atomics.)
+// (0), each of which is `Send` and `Sync`. The entry lends only shared references to it. (`fill` changes the memory
+// through such a reference, but stores only atomics.)
 static_assertions::assert_impl_all!(Part: Send, Sync);
 static_assertions::assert_impl_all!(BufferList<()>: Send, Sync);
 static_assertions::assert_impl_all!(WindowInner: Send, Sync);
@@ -161,8 +161,8 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn fill(&self, len_bytes: usize) -> bool {
         if self.bits() & TAG == 0 {
-            // SAFETY: the tag is zero, so the word is the pointer of a receive's buffer (0), whose descriptor is alive
-            // (1).
+            // SAFETY: the tag is zero, so the form is `UNIQUE` and the word is the bare pointer to the buffer's
+            // descriptor (0). The descriptor is alive, since the entry owns a reference to it (1).
             return unsafe { self.tagged.0.as_ref() }.fill(len_bytes);
         }
         match self.as_list() {
@@ -207,7 +207,7 @@ impl Entry {
             Err(this) => this,
         };
         if this.form() & LIST == 0 {
-            // An inline entry owns nothing, so there is nothing to drop.
+            // Only an inline entry is left in this branch. It owns nothing, so nothing needs to be dropped.
             mem::forget(this);
             return PostedMemory::Inline;
         }
@@ -268,7 +268,7 @@ impl Entry {
             return Err(self);
         }
         // SAFETY: the pointer came from the `into_raw` of a part's only handle (0), and the entry gives up its
-        // ownership here (1). No request names the part any more, since the entry's own request has ended.
+        // ownership here (1). No request in flight names the part: the entry's request has ended, or was never posted.
         Ok(Buffer::new(unsafe { UniquePart::from_raw(self.into_untagged()) }))
     }
 

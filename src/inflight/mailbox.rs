@@ -72,7 +72,8 @@ mod models {
             }
             sending.join().unwrap();
             assert_eq!(seen, [1, 2]);
-            // The flag may have been set after its message was already taken. Then the next `take` finds nothing.
+            // The sender puts a message in before it sets the flag. If the message is taken in between, the flag stays
+            // set, and the next `take` finds nothing.
             assert!(mailbox.take().is_empty());
         });
     }

@@ -117,9 +117,10 @@ impl PairStatus {
     pub(crate) fn note_failure(&self, side: QueueKind, failed: Status) -> Option<Status> {
         let first = self.first_failure_of(side);
         let sends_only = side == QueueKind::Send && self.unreliable;
-        // A flush is never recorded as the cause: it follows from another failure, which the poller may not have seen.
+        // A flush is never recorded as the first failure: it follows from another failure, which the poller has perhaps
+        // not seen.
         if first.is_none() && failed != Status::Flushed {
-            // 0 means "none", so a code is stored plus 1.
+            // A word of 0 means "no failure", so the code is stored plus 1.
             let kept = failed.code().unwrap_or(u32::MAX - 1).saturating_add(1);
             let word = if sends_only { &self.failed_send } else { &self.failed };
             word.store(kept, Ordering::Relaxed);

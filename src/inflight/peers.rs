@@ -86,7 +86,7 @@ impl Peers {
 
     fn park(&mut self, depth_of_next: u32) {
         let kept = mem::replace(&mut self.by_index, places(depth_of_next));
-        // If the pair is gone, no request is in flight any more, and the handles are not needed.
+        // If the pair was destroyed, no request is in flight any more, and the handles are not needed.
         if let Some(pair) = self.pair.upgrade() {
             lock(&*pair).push(kept);
         }

@@ -145,7 +145,7 @@ impl<'q> PendingPosts<'q> {
         let Some(cell) = row.next() else { return Err(request) };
         cell.keep_recipient(self.queue, &request);
         cell.write(slot.fill(request, id, last));
-        // If there are plain slots, the slot that was just filled is the first of them.
+        // If plain slots are left, the first of them is the slot that was just filled. `next` removes it from them.
         self.plain_slots.next();
         Ok(id)
     }
@@ -270,8 +270,8 @@ impl<'q> PendingPosts<'q> {
         let Some(chain) = Chain::of(self.stage, self.count() as usize) else { return Ok(()) };
         self.publish();
         // SAFETY: the list consists of the requests that were pending, all of which are filled (0). They are the newest
-        // requests of the ledger, which owns their memory since they were published. Inline bytes are alive: whoever
-        // added the request keeps them borrowed until the doorbell.
+        // requests of the ledger, which owns their memory. Inline bytes stay borrowed until after this doorbell, by
+        // `'env` of `RawBatch`.
         let result = unsafe { self.queue.ring(chain.first()) };
         result.inspect_err(|_| self.forget_room())
     }
@@ -303,7 +303,8 @@ impl<'q> PendingPosts<'q> {
     /// its memory. The request was in slot `at` of the stage.
     pub(super) fn take_back(&mut self, unqueued: &mut Unqueued, at: usize) -> Option<Entry> {
         let entry = self.queue.take_back(unqueued)?;
-        // No request is pending after a doorbell, so the next id of the queue is the end.
+        // After a doorbell no request is pending, so `end` is the next id of the queue. The take-back has lowered that
+        // id.
         self.end = self.queue.id();
         if let Some(slot) = self.slot(at) {
             slot.undo_fill(&entry);
@@ -423,8 +424,10 @@ impl FreeCell<'_, '_> {
         self.keep_recipient(queue, &request);
         let (call, entry) = Call::of(request, last);
         self.write(entry);
-        // SAFETY: the ledger has the entry. Inline bytes live until the session is closed: whoever added the request
-        // keeps them borrowed. The request was accepted for this queue, and the handle of its recipient is kept.
+        // SAFETY: the ledger has the entry. Inline bytes stay borrowed until the session is closed, by `'env` of
+        // `RawBatch` or by the type `M` of `post_all`. The request was checked for this queue (`Accepted`), and the
+        // pair's type allows its operation. The queue's `Peers` keep the address handle of the recipient
+        // (`keep_recipient`).
         unsafe { session.add(call, id) };
     }
 
@@ -471,13 +474,13 @@ impl Burst<'_, '_> {
     /// A place is reserved.
     #[inline(always)]
     unsafe fn put_reserved<B, M: Postable<B>>(&mut self, request: Accepted<M, true>) {
-        // SAFETY: a cell is reserved (caller), and there are at least as many slots as reserved cells (0). (So a loop
-        // need not keep the end of the slots in a register.)
+        // SAFETY: a cell is reserved (caller), and there are at least as many slots as reserved cells (0). (Without the
+        // check for the last slot, a loop needs no register for the end of the slots.)
         let slot = unsafe { self.slots.as_slice().first().unwrap_unchecked() };
         let entry = slot.fill(request, self.row.id, false);
         // SAFETY: a cell is reserved (caller).
         unsafe { self.row.cell() }.write(entry);
-        // Calling `next` here, instead of `first` above, saves an instruction.
+        // The slot is removed only here: a call of `next` above, instead of `first`, would cost one more instruction.
         self.slots.next();
     }
 }
@@ -524,7 +527,7 @@ impl SessionWriter<'_> {
         while let Some(item) = first.next() {
             match make(item).without_signal().plain(bounds) {
                 Ok(request) => {
-                    // SAFETY: `first` has as many items as cells were reserved.
+                    // SAFETY: `first` has at most as many items as cells were reserved.
                     let cell = unsafe { self.row.cell() };
                     cell.add(self.session, self.queue, request, false);
                 }

@@ -110,7 +110,7 @@ impl PollEnd {
             return Err(VerbError::new("ibv_poll_cq", libc::EINVAL));
         }
         if !has_room {
-            // This return drops the queue, which destroys it.
+            // `queue` is the only reference to the completion queue, so this return destroys the completion queue.
             return Err(VerbError::new("ibv_create_cq", libc::ENOMEM));
         }
         let raw = ObjectPtr(queue.handle().raw());
@@ -134,11 +134,11 @@ impl PollEnd {
     /// know which completion is next.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Result<Option<Pending<'_>>, PollFailed> {
-        // SAFETY: the queue is alive, since `queue` is. Only this end polls it, and `polled` has room for `BATCH`
-        // completions (1).
+        // SAFETY: the completion queue is alive, since `self.queue` owns it. Only this end polls it, and `polled` has
+        // room for `BATCH` completions (1).
         let count = unsafe { (self.poll)(self.raw.0.as_ptr(), BATCH as c_int, self.polled.as_mut_ptr()) } as u32;
-        // One compare finds 0, from which the subtraction wraps around, and also negative numbers, which are large as
-        // unsigned ones.
+        // One compare finds both cases without completions: 0 wraps around in the subtraction, and a negative number is
+        // a large unsigned one.
         if count.wrapping_sub(1) >= BATCH as u32 {
             return if count == 0 { Ok(None) } else { Err(PollFailed) };
         }
@@ -182,7 +182,7 @@ impl PollEnd {
     /// `ibv_req_notify_cq`: the next completion raises an event; with `solicited_only`, only a solicited one or a
     /// failure does.
     pub(crate) fn arm(&mut self, solicited_only: bool) -> Result<(), VerbError> {
-        // SAFETY: the queue is alive, since `queue` is, and only this end arms it (1).
+        // SAFETY: the completion queue is alive, since `self.queue` owns it, and only this end arms it (1).
         match unsafe { (self.request_notify)(self.raw.0.as_ptr(), c_int::from(solicited_only)) } {
             0 => Ok(()),
             errno => Err(VerbError::new("ibv_req_notify_cq", errno.wrapping_abs())),
@@ -357,16 +357,16 @@ impl<'q> PolledQueue<'q> {
     /// Calls a function of the queue, except `ibv_start_poll`.
     #[inline(always)]
     fn call<R>(self, function: unsafe fn(*mut ibv_cq_ex) -> R) -> R {
-        // SAFETY: the queue is alive and has all these functions (0). `copy`, `poll` and `poll_singly` call them only
-        // between start and end, where there is a current completion.
+        // SAFETY: the queue is alive and has all these functions (0). `poll` and `poll_singly` call them only after a
+        // start that succeeded, up to its end. `copy` reads fields only while there is a current completion.
         unsafe { function(self.cq.as_ptr()) }
     }
 
     /// The struct of the queue. Its `wr_id` and `status` are those of the current completion.
     #[inline(always)]
     fn fields(self) -> &'q ibv_cq_ex {
-        // SAFETY: the struct is alive (0). The provider writes it only during start and next, when no such reference is
-        // in use.
+        // SAFETY: the struct is alive (0). The provider writes the struct only during start and next. No reference from
+        // here is in use at those times.
         unsafe { self.cq.as_ref() }
     }
 
@@ -382,7 +382,7 @@ impl<'q> PolledQueue<'q> {
         unsafe extern "C" fn failed(_: *mut ibv_cq_ex, _: *mut ibv_poll_cq_attr) -> c_int {
             libc::EIO
         }
-        // SAFETY: the struct is alive (0). Only a poll uses this member, and this is the only poll.
+        // SAFETY: the struct is alive (0). Only a poll uses `start_poll`, and nobody else polls the queue (0).
         unsafe { (*self.cq.as_ptr()).start_poll = Some(failed) };
     }
 
@@ -409,9 +409,9 @@ impl<'q> PolledQueue<'q> {
         to.wc_flags = self.call(verbs::ibv_wc_read_wc_flags);
         to.opcode = ibv_wc_opcode::IBV_WC_RECV;
         if to.wc_flags & EXTRAS != 0 {
-            // The operation may also be a write with immediate.
+            // The completion is perhaps that of a write with immediate, so its operation is read, too.
             to.opcode = self.call(verbs::ibv_wc_read_opcode);
-            // This call reads the invalidated key, too: it is in the same place as the immediate.
+            // This call also reads the invalidated key, which is in the same place as the immediate.
             to.__bindgen_anon_1.imm_data = self.call(verbs::ibv_wc_read_imm_data);
         }
         if WorkId::from_raw(to.wr_id).key().kind() == QueueKind::Shared {

@@ -44,14 +44,16 @@ fn all_in_session<B: Brand, X, M: Postable<B>, K>(
     let count = items.len();
     let mut pending = PendingPosts::new(queue, &[]);
     let mut items = Items::new(items);
-    // The last request is signalled, so it may take the last slot.
+    // One session is enough for 1 to `STAGED` items, if they fit in one row of the ledger. (The last request is
+    // signalled, so it is allowed to take the queue's last free slot.) Any other number of items goes through a batch.
     if count.wrapping_sub(1) >= STAGED.min(pending.room_in_row() as usize) {
         return go_on(pending, items, make, None);
     }
     let bounds = pending.bounds();
     let mut session = pending.session_writer(sessions);
-    // There are two loops for the sake of branch prediction. The branch history of the processor is long enough to
-    // predict the end of a loop over half a stage, but not over a whole one: the provider's code has branches, too.
+    // There are two loops for the sake of branch prediction. The branch history of the processor, which also holds the
+    // branches of the provider, is long enough to predict the end of a loop over half a stage, but not over a whole
+    // stage.
     let mut other = session.add_some((count - 1).min(STAGED / 2), &mut items, &mut make);
     if other.is_none() {
         let rest = items.left() - 1;
@@ -60,7 +62,8 @@ fn all_in_session<B: Brand, X, M: Postable<B>, K>(
     if other.is_none()
         && let Some(last) = items.next()
     {
-        // A request in a session cannot be made a signalled one any more, so the last is signalled before it goes in.
+        // The flags of a request in a session cannot be changed any more. So the last request becomes a signalled one
+        // before it is added.
         match make(last).signalled().plain(bounds) {
             Ok(last) => other = session.add(last, false).err().map(|last| last.into_request()),
             Err(last) => other = Some(last),

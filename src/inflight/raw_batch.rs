@@ -229,7 +229,8 @@ impl<'env, B> RawBatch<'_, 'env, B> {
                 };
                 if !is_for_row {
                     if self.is_full() {
-                        // The last request took the queue's last free slot, so it is signalled.
+                        // The queue is full, so the remaining items stay in the vector. The newest request took the
+                        // queue's last free slot, so it is signalled.
                         return Ok(self.added_since(before));
                     }
                     other = items.next().map(&mut make);
@@ -244,8 +245,8 @@ impl<'env, B> RawBatch<'_, 'env, B> {
             other = match sessions {
                 None => self.pending.stage_row(&mut items, &mut make),
                 Some(sessions) => {
-                    // A request in a session cannot be made a signalled one any more, so the last item is added
-                    // separately.
+                    // The flags of a request in a session cannot be changed any more. So the last item is added
+                    // separately, as a signalled request.
                     let count = (self.pending.plain_room() as usize).min(items.left() - 1);
                     if count == 0 {
                         None
@@ -262,7 +263,7 @@ impl<'env, B> RawBatch<'_, 'env, B> {
     fn signal_last(&mut self, before: WorkId) -> usize {
         let added = self.added_since(before);
         if added != 0 {
-            // The newest request is still pending: at least one request was added after the last doorbell.
+            // The newest request is still pending: if the batch rang the doorbell, it then added one more request.
             self.pending.signal_newest();
         }
         added
@@ -298,7 +299,8 @@ impl<'env, B> RawBatch<'_, 'env, B> {
     fn no_room<R>(&self, request: R) -> PostError<R> {
         match self.fault.as_deref() {
             Some(Fault { source, uncertain: 0, .. }) => PostError::Refused { request, source: *source },
-            // If it is uncertain what was posted, the queue is broken, and `no_room` reports that.
+            // Without a fault, the queue is full or broken. After a fault with uncertain requests it is broken.
+            // `no_room` of the queue finds out which.
             _ => self.pending.no_room(request),
         }
     }

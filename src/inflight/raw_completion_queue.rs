@@ -53,7 +53,9 @@ impl RawCompletionQueue {
             |cq| polling::is_complete(cq, &extended),
         )?;
         let queue = Self::own(handle, channel, Some(extended));
-        // The provider may have left out the context or a function. The return drops the queue, which destroys it.
+        // `is_complete` is false if the provider did not store the `cq_context` that it was given, or if it left out a
+        // function that polls the queue or reads a completion. The return drops `queue`, and that destroys the
+        // completion queue.
         if !is_complete {
             return Err(unsupported);
         }

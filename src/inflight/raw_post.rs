@@ -75,8 +75,8 @@ struct ColdData {
     peers: Option<Peers>,
 }
 
-// Any thread may use the raw pair, and one thread may post sends while another posts receives: the provider takes the
-// locks that it needs. (No device is opened while an environment variable turns these locks off: see
+// Any thread is allowed to use the raw pair, and one thread is allowed to post sends while another posts receives: the
+// provider takes the locks that it needs. (No device is opened while an environment variable turns these locks off: see
 // `device/context.rs`.)
 static_assertions::assert_impl_all!(SendQueue: Send, Sync);
 static_assertions::assert_impl_all!(ReceiveQueue: Send, Sync);
@@ -294,7 +294,8 @@ impl SendQueue {
     /// The value that opens sessions, if the queue posts in sessions.
     #[inline(always)]
     pub(super) fn sessions(&self) -> Option<Sessions> {
-        // SAFETY: the pair has all functions for sessions (`new`), and is alive whenever a session is opened (0).
+        // SAFETY: the queue posts in sessions only if the pair has all functions for them (`new`). The pair is alive
+        // whenever a session is opened (0).
         self.limits().posting.is_in_sessions().then(|| unsafe { Sessions::of(self.raw.0) })
     }
 
@@ -309,8 +310,8 @@ impl SendQueue {
             return;
         }
         if let Some(sessions) = self.sessions() {
-            // SAFETY: the pair is in a state that sends (0), nobody else posts, and no session is open: whoever has an
-            // open session borrows the queue.
+            // SAFETY: the pair is in a state that sends (0), and nobody else posts (`&mut`). No session is open: an
+            // open session would borrow this queue.
             let session = unsafe { sessions.open() };
             // The session is empty, so a failure of `complete` leaves nothing uncertain.
             let _ = session.complete();
@@ -378,8 +379,8 @@ impl SendQueue {
     /// pair is poisoned or the post fails.
     #[cold]
     pub(crate) fn post_marker<B: Brand, M: Postable<B>, K>(&mut self, request: WorkRequest<M, K>) -> Option<WorkId> {
-        // The ledger of a poisoned pair may contain a request that the device never got. The completion of the marker
-        // would report that request as a success.
+        // A destroyed pair takes no posts. A poisoned pair gets no marker either: its ledger perhaps contains a request
+        // that the device never got, and the completion of the marker would report that request as a success.
         if self.status().is_poisoned() {
             return None;
         }
@@ -410,7 +411,7 @@ impl SendQueue {
             Err(request) => return self.post_any(request, back),
         };
         let (id, action) = (WorkId::from_raw(next.id()), *request.action());
-        // The last free slot is for a signalled request.
+        // The last free slot is for a signalled request, so an unsignalled one needs two free slots.
         let Some(slot) = next.if_free(!action.is_signalled()) else {
             unlikely();
             return self.post_in_session_or(request, back);
@@ -419,7 +420,7 @@ impl SendQueue {
         let Taken { entry, rest, filled_before } = staged.fill(request, id, false);
         slot.push(entry);
         // SAFETY: `staged` is one filled request, and the newest of the ledger. The push gave its memory to the ledger.
-        // Inline bytes are borrowed from the caller, who waits for this call to return.
+        // The provider copies inline bytes in this call, and `M` borrows them for longer than that.
         match unsafe { self.ring(&staged) } {
             Ok(()) => Ok(id),
             Err(failed) => Err(self.not_taken(failed, id, action, (rest, filled_before), back)),
@@ -501,7 +502,7 @@ impl SendQueue {
         amend(&staged);
         slot.push(entry);
         // SAFETY: `staged` is one filled request, and the newest of the ledger. The push gave its memory to the ledger.
-        // Inline bytes are borrowed from the caller, who waits for this call to return.
+        // The provider copies inline bytes in this call, and `M` borrows them for longer than that.
         match unsafe { self.ring(&staged) } {
             Ok(()) => Ok(id),
             Err(failed) => Err(self.not_taken(failed, id, action, (rest, filled_before), back)),
@@ -539,13 +540,15 @@ impl SendQueue {
         let Some(slot) = self.poster.next().if_room() else {
             return Err(self.no_room(back(request.into_request())));
         };
-        // SAFETY: the pair is in a state that sends (0), nobody else posts, and no session is open: whoever has an open
-        // session borrows the queue.
+        // SAFETY: the pair is in a state that sends (0), and nobody else posts (`&mut`). No session is open: an open
+        // session would borrow this queue.
         let mut session = unsafe { sessions.open() };
         let (call, entry) = Call::of(request, last);
         slot.push(entry);
-        // SAFETY: the push gave the memory to the ledger. Inline bytes are borrowed from the caller, who waits for this
-        // call to return. The request was accepted for this queue, and the handle of its recipient is kept.
+        // SAFETY: the push gave the entry to the ledger. `M` borrows inline bytes until this function has returned, and
+        // the session is closed before that. The request was checked for this queue (`Accepted`), and the pair's type
+        // allows its operation. The queue's `Peers` keep the address handle of the recipient: `post_accepted` called
+        // `keep`. (A plain request has no recipient.)
         unsafe { session.add(call, id) };
         session.complete().map(|()| id).map_err(|source| {
             self.poison();

@@ -119,7 +119,8 @@ impl Session {
             clippy::multiple_unsafe_ops_per_block,
             reason = "one request: two members, and the call that reads them"
         )]
-        // SAFETY: the pair is alive, and has these functions (0); the operation is one of its transport (caller).
+        // SAFETY: the pair is alive, and has the functions for all operations of its transport (0). This operation is
+        // one of them (caller).
         unsafe {
             (*qp).wr_id = id.raw();
             (*qp).wr_flags = flags;
@@ -147,15 +148,15 @@ impl Session {
             Data::Registered(part) => {
                 // SAFETY: the descriptor is alive, since the ledger owns it (caller).
                 let part = unsafe { part.as_ref() };
-                // The filled bytes. If the request fills the buffer, `Data::of` has just set this number to the length
-                // of the request.
+                // The request covers the filled bytes of the buffer. If the device writes to the buffer, `Data::of` has
+                // just set the number of filled bytes to the length of the request.
                 let length = part.message();
                 // SAFETY: the pair has this function (0).
                 unsafe { verbs::ibv_wr_set_sge(qp, part.lkey(), part.device_addr(), length) };
             }
             // SAFETY: the pair has this function (0). The list has `count` elements, and the ledger owns it (caller).
             Data::List { elements, count } => unsafe { verbs::ibv_wr_set_sge_list(qp, count, elements) },
-            // SAFETY: the pair has this function (0). It copies `length` bytes, which may be read (caller).
+            // SAFETY: the pair has this function (0). The function copies `length` bytes, which are alive (caller).
             Data::Inline(bytes) => unsafe {
                 verbs::ibv_wr_set_inline_data(qp, bytes.cast_mut().cast(), length as usize);
             },

@@ -54,7 +54,7 @@ impl SharedPoster {
         let core = Arc::new(SharedCore { handle: Arc::new(handle), id, ledger, domain: Arc::clone(domain) });
         let this = Self { posts: SharedPosts::new(end), poster, core };
         if granted.max_wr < receives || granted.max_sge < 1 {
-            // This return drops the right to post, and then the core, which destroys the queue.
+            // This return drops the right to post, and after that the core. The drop of the core destroys the queue.
             return Err(VerbError::new("ibv_create_srq", libc::ENOMEM));
         }
         Ok(this)
@@ -89,8 +89,8 @@ impl SharedPoster {
     /// The error of a post that failed. `is_named`: `bad_wr` points to the request.
     #[cold]
     fn refused<B>(&mut self, is_named: bool, id: WorkId, source: VerbError) -> PostError<Buffer<B>> {
-        // It is certain that a request was not queued only if the provider names that request and its refusals were
-        // reviewed.
+        // It is certain that the request was not queued only if `bad_wr` names it and the provider has
+        // `refusal_is_sure`.
         match if is_named && self.core.domain.context.promises().refusal_is_sure {
             self.poster.slab.take(id).and_then(Entry::into_buffer)
         } else {
@@ -107,14 +107,15 @@ impl SharedPoster {
     /// Destroys the queue, if no pair receives from it.
     pub(crate) fn destroy(&mut self) -> Result<(), VerbError> {
         let right = self.posts.give_up();
-        // If this is the only reference, no pair receives from the queue.
+        // Each pair that receives from the queue holds a reference to the core. So if this is the only one, there is no
+        // such pair.
         let ended = match Arc::get_mut(&mut self.core) {
             Some(core) => core.destroy(right),
             None => Err((VerbError::new("ibv_destroy_srq", libc::EBUSY), right)),
         };
         ended.map_err(|(error, right)| {
-            // A failed destroy may leave the queue half-destroyed. Then the right is not given back, so nothing is
-            // posted.
+            // A failed destroy perhaps leaves the queue half-destroyed, and then the handle is not alive any more. In
+            // that case the right is not given back, so nothing more is posted.
             self.posts.give_back(right.filter(|_| self.core.handle.is_alive()));
             error
         })
@@ -151,8 +152,8 @@ impl SharedCore {
         if let Err(error) = self.alive(verb) {
             return Err((error, right));
         }
-        // No pair uses the queue: each pair has a reference to this `SharedCore`, and drops its handle before that
-        // reference.
+        // `get_mut` succeeds, since no pair uses the queue: each pair has a reference to this `SharedCore`, and drops
+        // its handle before that reference.
         let Some(handle) = Arc::get_mut(&mut self.handle) else {
             return Err((VerbError::new(verb, libc::EBUSY), right));
         };
@@ -167,14 +168,15 @@ impl SharedCore {
 
 impl Drop for SharedCore {
     fn drop(&mut self) {
-        // Receives in flight stay in the ledger. A completion queue that may have completions of them keeps the ledger
-        // alive.
+        // The ledger has ended only if `destroy` has succeeded before: the device's queue is gone, and no verb is left
+        // to call. Receives that were in flight stay in the ledger. Each completion queue that may have their
+        // completions holds the ledger.
         if self.ledger.has_ended() {
             return;
         }
         if let Err((error, _)) = self.destroy(None) {
             note_leak("a shared receive queue", error);
-            // The device may still use the receives in flight, so nothing that it needs is freed.
+            // The device may still use the receives in flight. So neither their memory nor the domain is freed.
             mem::forget(SharedLedger::clone(&self.ledger));
             mem::forget(Arc::clone(&self.domain));
         }

@@ -179,8 +179,8 @@ impl Action {
         if B::CHECKED && !memory.is_of(domain, KEY) {
             return None;
         }
-        // The opcode is a compile-time constant where the request is made, so a request without an immediate pays
-        // nothing.
+        // iWARP has no immediates, so this request is not plain, and `length` refuses it. (The opcode is a compile-time
+        // constant where the request is made, so this test costs nothing for a request without an immediate.)
         if self.has_immediate() && limits.is_iwarp() {
             return None;
         }
@@ -242,11 +242,11 @@ impl Action {
             bytes = bytes.min(u64::from(limits.datagram_bytes));
         }
         let (len, within) = match self.operation {
-            // Unreachable for binds and revokes, which have checks of their own.
+            // Binds and revokes never come here: they have checks of their own.
             Operation::Send | Operation::Receive | Operation::Bind | Operation::Revoke => {
                 (memory.filled(KEY) as u64, bytes)
             }
-            // `remote_len` bytes always fit in one message.
+            // For a write, `remote_len` is at most the length of the longest message, so it is the only limit.
             Operation::Write if elements != 0 => (memory.filled(KEY) as u64, self.remote_len),
             Operation::Write => (memory.filled(KEY) as u64, self.remote_len.min(bytes)),
             Operation::Read => (self.remote_len, bytes.min(capacity as u64)),

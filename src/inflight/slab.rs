@@ -190,7 +190,8 @@ impl<T> SlabPoster<T> {
     #[inline]
     pub(crate) fn vacancy(&mut self) -> Option<Vacancy<'_, T>> {
         if self.free == NONE {
-            // Acquire: the pollers have read the values out before they returned these slots.
+            // Acquire: the pollers returned these slots after they had read the values. So the next writes come after
+            // those reads.
             self.free = self.slab.returned.0.swap(NONE, Ordering::Acquire);
         }
         let slot = self.slab.slots.get(self.free as usize)?;
@@ -251,8 +252,9 @@ impl<'p, T> Vacancy<'p, T> {
     #[inline]
     pub(crate) fn fill(self, value: T) -> WorkId {
         let (_, Self { slot, number, right, .. }) = self.withhold();
-        // The cell is filled before the verb is called: the completion may be polled before the verb returns. (The
-        // thread that emptied the cell returned the slot with release, and the poster took it with acquire.)
+        // The cell is filled before the post verb is called: another thread can poll the completion before that verb
+        // returns. (The thread that emptied the cell returned the slot with release, and the poster took it with
+        // acquire.)
         WorkId::shared(number, slot.cell.fill(right, value))
     }
 
@@ -405,7 +407,8 @@ mod models {
                 let slab = Arc::clone(&poster.slab);
                 thread::spawn(move || slab.take(id))
             });
-            // The poster may have the slot again by now. A second take with the old id must find nothing.
+            // If one poller has returned the slot, this push fills it again. Then the other poller, with the old id,
+            // must find nothing.
             let again = poster.push(8).ok();
             let taken: Vec<u32> = pollers.into_iter().filter_map(|poller| poller.join().unwrap()).collect();
             assert_eq!(taken, [7]);

@@ -123,7 +123,7 @@ impl Staged {
             elements
         } else {
             flags |= ibv_send_flags::IBV_SEND_INLINE.0;
-            // The provider reads the bytes when the request is posted.
+            // The provider makes a pointer of this address, and reads the bytes through it when the request is posted.
             let addr = memory.bytes(KEY).as_ptr().expose_provenance() as u64;
             self.element.set(MaybeUninit::new(sys::ibv_sge { addr, length, lkey: 0 }));
             self.element.as_ptr().cast()
@@ -154,7 +154,8 @@ impl Staged {
                 let (compare_add, swap) = (action.compare_add, action.swap);
                 self.aim(Target { atomic: Atomic { remote_addr, compare_add, swap, rkey } });
             }
-            // Atomic writes go in sessions only, and requests about windows have functions of their own.
+            // Sends have no remote address. Atomic writes go in sessions only. Requests about windows have functions of
+            // their own.
             Operation::Send | Operation::Receive | Operation::AtomicWrite | Operation::Bind | Operation::Revoke => {}
         }
         let (entry, rest) = memory.into_entry(action.operation, KEY);
@@ -291,8 +292,8 @@ impl<'s> Chain<'s> {
 impl Drop for Chain<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // For the last slot of the stage this link points to no slot. Nobody follows it: a list of all slots cuts the
-        // link before it is posted.
+        // For the last slot of the stage, this link points behind the stage. Nobody follows the link there: if a list
+        // ends with the last slot, `Chain::of` sets the link to null before the list is posted.
         self.last.staged.next.set(self.after.cast_mut().cast());
     }
 }

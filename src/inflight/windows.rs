@@ -27,8 +27,8 @@ impl SendQueue {
         if self.sessions().is_some() {
             return Some(RequestFlaw::NotInSession);
         }
-        // This check comes before the comparison of pairs by address: this pair may have the address of a destroyed
-        // one.
+        // This check comes before `serves`, which compares pairs by address: a new pair can have the address of a
+        // destroyed one, whose windows have ended.
         if window.has_ended() {
             return Some(RequestFlaw::WindowEnded);
         }
@@ -48,7 +48,7 @@ impl SendQueue {
         if self.room() == 0 {
             return Err(self.no_room((window, memory)));
         }
-        // `hold` keeps others from freeing the window while its key changes and while the provider reads the window.
+        // `held` keeps others from freeing the window while its key changes and while the provider reads the window.
         let core = window.inner().core();
         let Some(mut held) = core.hold() else {
             return Err(PostError::Flawed { request: (window, memory), flaw: RequestFlaw::WindowEnded });

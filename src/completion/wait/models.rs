@@ -59,7 +59,7 @@ impl Source for Waiter {
             if state.event || state.woken {
                 return Ok(());
             }
-            // No thread is left that could end the sleep.
+            // If all other threads have finished, nothing can end the sleep any more.
             let for_ever = state.left == 0;
             drop(state);
             assert!(!for_ever, "lost wake-up");

@@ -89,7 +89,7 @@ impl<B, F: FnOnce() + Send> Source for Disturbed<'_, B, F> {
         } else if self.happening.is_none() {
             self.inner.sleep(left)?;
         }
-        // Otherwise this sleep returns without waiting: a sleep may end early.
+        // If the action belongs to a later step, this sleep returns at once. That is allowed: a sleep may end early.
         self.steps += 1;
         self.slept = self.slept.max(start.elapsed());
         Ok(())
@@ -142,7 +142,7 @@ fn hz14_single_steps_of_the_device_at_any_place_end_the_wait() {
             for _ in 0..before {
                 world.fabric.step();
             }
-            // Takes the completions that exist already.
+            // Takes the completions of these units out, so that the wait needs a later completion.
             while let Some(completion) = poller.poll().unwrap() {
                 drop(completion);
             }

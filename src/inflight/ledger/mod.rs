@@ -56,8 +56,8 @@ pub(crate) fn between(from: u64, to: u64) -> u32 {
 /// Whether `id` is in flight: from `oldest` to before `posted`.
 #[inline(always)]
 fn is_between(oldest: u64, id: u64, posted: u64) -> bool {
-    // The rotation moves the bits of the name to the top. If the names differ, a bit there is set, and the number is
-    // greater than any count.
+    // The rotation moves the bits of the name to the top. If the two names differ, one of these top bits is set, so the
+    // rotated number is greater than any count of requests.
     id.wrapping_sub(oldest).rotate_right(NAME_BITS) < u64::from(between(oldest, posted))
 }
 

@@ -300,7 +300,8 @@ impl Prefix<'_, Entry> {
         if !Entry::are_buffers(bits) {
             return false;
         }
-        // SAFETY: `count` buffers were written behind the old length.
+        // SAFETY: the loop has written `count` entries behind the old length, and all of them are buffers
+        // (`are_buffers`).
         unsafe { free.set_len(free.len() + count) };
         self.took(count as u32);
         true

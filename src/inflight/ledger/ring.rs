@@ -73,10 +73,11 @@ impl<T> Clone for LedgerPtr<T> {
 }
 impl<T> Copy for LedgerPtr<T> {}
 
-// SAFETY: only one end at a time touches a cell (ledger 0), and the counters hand it over with release and acquire. The
-// user data in the header belongs to the poster, which is `Send` and `Sync` only if that data is.
+// SAFETY: only one end at a time touches a cell (ledger 0), and the counters hand the cell over with release and
+// acquire. The user data in the header belongs to the poster. `Poster` is `Send` and `Sync` only if its user data is.
 unsafe impl<T: Send> Send for LedgerPtr<T> {}
-// SAFETY: the reasons for `Send` above hold here, too; shared access goes through the same counters.
+// SAFETY: as for `Send` above: through a shared reference, too, only the end that owns a cell, or the place of the sole
+// value, touches it.
 unsafe impl<T: Send> Sync for LedgerPtr<T> {}
 
 impl<T> Deref for LedgerPtr<T> {
@@ -164,7 +165,7 @@ impl<T> LedgerPtr<T> {
     /// The cell of an id.
     #[inline(always)]
     pub(super) fn cell(&self, id: u64) -> &Cell<T> {
-        // Never panics: there is at least one cell. The compiler sees that, too.
+        // The index never panics, since `cells_from` returns at least one cell. The compiler sees that, too.
         &self.cells_from(id)[0]
     }
 
@@ -190,7 +191,8 @@ impl<T> LedgerPtr<T> {
     /// has lowered `posted`. Nobody uses the ledger's copy of the value any more.
     #[inline(always)]
     pub(super) unsafe fn take(&self, id: u64, is_oldest: bool) -> T {
-        // SAFETY: the place of the sole value belongs to the owner of the oldest value (ledger 3), which is the caller.
+        // SAFETY: the value is the oldest one and belongs to the caller. The place of the sole value belongs to the
+        // same end (ledger 3).
         let sole = if is_oldest { self.sole.with_mut(|sole| unsafe { (*sole).take() }) } else { None };
         // SAFETY: the value is not the sole value, so its cell holds it (ledger 0), and the cell belongs to the caller.
         sole.unwrap_or_else(|| unsafe { self.cell(id).take() })
@@ -217,7 +219,8 @@ impl<T> Drop for LedgerRef<T> {
     fn drop(&mut self) {
         const { assert!(!needs_drop::<Ledger<T>>()) };
         let at = self.0;
-        // Release and acquire: all that the other holders did with the ledger happens before the last holder frees it.
+        // Only the last holder frees the ledger. Release and acquire: all that the other holders did with the ledger
+        // happens before that.
         if at.holders.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
@@ -424,7 +427,8 @@ impl<T, P> Poster<T, P> {
     /// Each id from the next one to before `end` was written.
     #[inline(always)]
     pub(crate) unsafe fn publish(&mut self, end: u64) {
-        // The values are published before the verb is called: a completion may be polled before the verb returns.
+        // The values are published before the post verb is called: another thread can poll a completion before that
+        // verb returns.
         self.ledger().posted.store(end, Ordering::Release);
     }
 
@@ -518,7 +522,8 @@ impl<T> FreeSlot<'_, T> {
             // emptied the cell before it stored the `retired` that this poster has acquired.
             unsafe { ledger.cell(id).put(value) };
         }
-        // The value is published before the verb is called: its completion may be polled before the verb returns.
+        // The value is published before the post verb is called: another thread can poll its completion before that
+        // verb returns.
         ledger.posted.store(after(id, 1), Ordering::Release);
     }
 }

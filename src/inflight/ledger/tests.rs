@@ -180,7 +180,7 @@ fn an_id_of_another_queue_is_not_in_flight() {
 
 #[test]
 fn the_short_way_is_open_while_there_is_room() {
-    // Miri is too slow to fill the longest ring.
+    // Under Miri the longest ring takes too long.
     let greatest = if cfg!(miri) { 1 << 10 } else { MAX_DEPTH };
     for depth in [1, 2, 3, 4, greatest] {
         let (mut poster, mut retirer) = new(depth, NAME.wrapping_sub(2 * STEP));
@@ -216,7 +216,8 @@ fn a_detour_closes_the_short_way_until_all_of_it_is_cleared() {
     detour.set(4);
     for (cleared, left) in [(1, 6), (2, 4), (2, 4), (4, 0), (7, 0)] {
         poster.try_push(0).unwrap();
-        // A detour closes `if_free`, but takes no room away.
+        // A flag of the detour is set, so `if_free` gives no slot. `has_room` ignores the flags. One of the two slots
+        // is in use, so there is room for one more value (`false`), but not for two (`true`).
         assert_eq!(
             (poster.next().if_free(false).is_some(), poster.next().has_room(false), poster.next().has_room(true)),
             (false, true, false)
@@ -243,7 +244,7 @@ fn what_the_user_of_a_poster_keeps_is_dropped_with_it() {
     let detour = poster.detour_of();
     drop(poster);
     assert_eq!(std::rc::Rc::strong_count(&kept), 1);
-    // The ledger lives until its last holder is dropped.
+    // The ledger is still alive: `detour` and `retirer` hold it.
     detour.set(1);
     drop(detour);
     assert_eq!(retirer.oldest(), NAME);
@@ -260,7 +261,7 @@ fn what_is_left_in_a_ledger_is_not_dropped_with_it() {
         }
         assert!(retirer.take(&Quiescent::without_device()).is_some());
         if left == 1 {
-            // Here the value that is left is the sole value: it is posted to an empty ledger.
+            // In this round the value that is left shall be a sole value, so it is posted to an empty ledger.
             assert!(retirer.take(&Quiescent::without_device()).is_some());
             assert!(poster.try_push(std::rc::Rc::clone(&value)).is_ok());
         }
