@@ -39,7 +39,8 @@ pub(crate) fn poll_readable<const N: usize>(fds: [BorrowedFd<'_>; N], left: std:
 /// Lets tokio watch whether the descriptor is readable.
 #[cfg(feature = "tokio")]
 pub(crate) fn watch(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` keeps its descriptor open until it is dropped, and always gives the same one.
+    // SAFETY: an `OwnedFd` always gives the same descriptor, and keeps it open until it is dropped. The `AsyncFd` owns
+    // this `OwnedFd`.
     let watched = unsafe { tokio::io::unix::AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE) };
     watched.map_err(|error| error.into_parts().1)
 }
@@ -58,7 +59,7 @@ pub(crate) fn page_bytes() -> usize {
 
 /// `getrlimit(2)`: the soft limit of locked memory in bytes; `None` for no limit.
 pub(crate) fn locked_memory_limit() -> Option<u64> {
-    // Miri does not know the call.
+    // Miri does not support `getrlimit`, so report no limit there.
     if cfg!(miri) { None } else { rustix::process::getrlimit(Resource::Memlock).current }
 }
 
@@ -110,7 +111,7 @@ impl Mapping {
             return Ok(Self::of_nothing());
         }
         let offset = u64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-        // SAFETY: the call makes a new map, which replaces none.
+        // SAFETY: the address is null, so the kernel chooses it. The call makes a new map, which replaces none.
         Self::of_new(unsafe { mm::mmap(ptr::null_mut(), len, READ_WRITE, MapFlags::SHARED, file, offset) }?, len)
     }
 
@@ -126,8 +127,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.len != 0 {
-            // SAFETY: the map is our own (0). Nobody uses the map any more: whoever uses its bytes holds this
-            // `Mapping`.
+            // SAFETY: the map is our own (0). Whoever uses its bytes holds or borrows this `Mapping`, so nobody uses
+            // them after this drop.
             let ended = unsafe { mm::munmap(self.as_ptr().cast(), self.len) };
             debug_assert!(ended.is_ok(), "{ended:?}");
         }
@@ -153,7 +154,8 @@ impl PrivateMapping {
             return Ok(Self { map: Mapping::of_nothing() });
         }
         let flags = MapFlags::PRIVATE | MapFlags::from_bits_retain(flags.cast_unsigned());
-        // SAFETY: the call makes a new map, which replaces none: no flag of our callers chooses its address.
+        // SAFETY: the address is null, and no caller passes `MAP_FIXED`. So the call makes a new map, which replaces
+        // none.
         let addr = unsafe { mm::mmap_anonymous(ptr::null_mut(), len, READ_WRITE, flags) }?;
         Ok(Self { map: Mapping::of_new(addr, len)? })
     }
@@ -175,7 +177,7 @@ impl PrivateMapping {
     fn split_at_page(self, len: usize) -> (Self, Self) {
         let map = ManuallyDrop::new(self.map);
         let len = len.min(map.len);
-        // The address is inside the map or at its end, so it is never null.
+        // `map.as_ptr() + len` is inside the map or at its end, so it is not null.
         let rest = NonNull::new(map.as_ptr().wrapping_add(len)).unwrap_or(map.addr.0);
         let rest = Mapping { addr: ObjectPtr(rest), len: map.len - len };
         (Self { map: Mapping { addr: map.addr, len } }, Self { map: rest })
@@ -206,13 +208,13 @@ impl PrivateMapping {
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {
-        // SAFETY: the bytes are our own private map (0), which the kernel has zeroed and so initialised.
+        // SAFETY: the bytes are our own private map (0). The kernel has zeroed them, so they are initialised.
         unsafe { slice::from_raw_parts(self.as_ptr(), self.map.len) }
     }
 
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: the bytes are our own private map (0), which the kernel has zeroed and so initialised. It is borrowed
-        // mutably.
+        // SAFETY: the bytes are our own private map (0). The kernel has zeroed them, so they are initialised. Nobody
+        // else has a reference to them, since `self` is borrowed mutably.
         unsafe { slice::from_raw_parts_mut(self.as_ptr(), self.map.len) }
     }
 }

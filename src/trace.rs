@@ -10,10 +10,10 @@ use std::fmt::{Debug, Display};
 /// Calls the subscriber, and ends a panic of it here.
 #[cfg(feature = "tracing")]
 fn shielded(event: impl FnOnce()) {
-    // A subscriber reaches no state of this library, so its panic leaves no state half changed.
+    // A subscriber cannot reach the state of this library, so its panic leaves no state half changed.
     if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(event)) {
-        // Dropping the panic's value may panic again, so forget the value. No panic may unwind from here: some leaks
-        // are reported before the memory is forgotten.
+        // The drop of the panic's value can panic again, so forget the value. No panic must unwind from here: some
+        // leaks are reported before the memory is forgotten.
         std::mem::forget(panic);
     }
 }

@@ -76,6 +76,6 @@ fn describe(errno: i32) -> io::Error {
 pub(crate) fn note_leak(what: &'static str, error: VerbError) {
     use io::Write;
     trace::leaked(what, &error);
-    // `eprintln!` panics if it cannot write. This runs in drops, which must not panic.
+    // `eprintln!` panics if it cannot write. Drops call this function, and a drop must not panic.
     let _ = writeln!(io::stderr(), "interlock: {what} stays allocated for the life of the process: {error}");
 }

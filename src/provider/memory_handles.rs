@@ -59,8 +59,8 @@ impl Region {
             Place::Mapped { first, iova: None } => unsafe { provider.reg_mr(pd, first, len, rights) },
             // SAFETY: as above.
             Place::Mapped { first, iova: Some(iova) } => unsafe { provider.reg_mr_iova(pd, first, len, iova, rights) },
-            // SAFETY: as above; the descriptor is open (caller), and the registration then keeps the dma-buf alive by
-            // itself.
+            // SAFETY: as above. The descriptor is open during this call (caller). After the call, the registration
+            // keeps the dma-buf alive.
             Place::Exported { fd, offset, iova } => unsafe {
                 provider.reg_dmabuf_mr(pd, offset, len, iova, fd, rights)
             },

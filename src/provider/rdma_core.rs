@@ -49,7 +49,7 @@ fn exposed(addr: *mut u8) -> *mut c_void {
 }
 
 fn last_errno(verb: &'static str) -> VerbError {
-    // A failed verb may have left `errno` at 0: then the error is `EIO`.
+    // If the failed verb has left `errno` at 0, report `EIO`.
     let errno = io::Error::last_os_error().raw_os_error().filter(|&errno| errno > 0);
     VerbError::new(verb, errno.unwrap_or(libc::EIO))
 }
@@ -104,17 +104,17 @@ impl Device<'_> {
 /// Calls `f` with each device of `ibv_get_device_list`, until `f` returns `Some`.
 fn find<R>(mut f: impl FnMut(Device<'_>) -> Option<R>) -> Result<Option<R>, VerbError> {
     let mut count = 0;
-    // SAFETY: `count` may be written.
+    // SAFETY: `count` is writable.
     let list = match non_null("ibv_get_device_list", unsafe { sys::ibv_get_device_list(&mut count) }) {
-        // This kernel has no RDMA subsystem.
+        // `ENOSYS`: this kernel has no RDMA subsystem, so there are no devices.
         Err(error) if error.errno() == libc::ENOSYS => return Ok(None),
         list => list?,
     };
     let mut found = None;
     for index in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: the list has `count` entries.
+        // SAFETY: the list has `count` entries, and `index` is less than `count`.
         let device = unsafe { list.as_ptr().wrapping_add(index).read() };
-        // The device is in the list, which is freed only after this loop.
+        // The device is alive (0 of `Device`): the list that it is in is freed only after this loop.
         found = NonNull::new(device).and_then(|raw| f(Device { raw, list: PhantomData }));
         if found.is_some() {
             break;
@@ -155,7 +155,7 @@ pub(crate) fn open(wanted: &str) -> Result<Option<NonNull<sys::ibv_context>>, Ve
         // SAFETY: the context was opened just now.
         let fd = unsafe { (*context.as_ptr()).async_fd };
         if let Err(error) = unblock(fd, "ioctl on the asynchronous events") {
-            // SAFETY: the context was opened just now, and nothing uses it.
+            // SAFETY: the context was opened just now, and nothing else uses it.
             unsafe { RdmaCore.close_device(context) }.ok();
             return Err(error);
         }
@@ -196,7 +196,7 @@ macro_rules! verbs_that_fill {
             $($argument: $type),*
         ) -> Result<sys::$answer, VerbError> {
             let mut answer = sys::$answer::default();
-            // SAFETY: the object is alive (caller); the struct may be written.
+            // SAFETY: the object is alive (caller); `answer` is writable.
             let result = unsafe { $($verb)::+(object.as_ptr(), $($passed,)* &mut answer) };
             zero_or_errno(concat!("ibv_", stringify!($method)), result)?;
             Ok(answer)
@@ -215,7 +215,7 @@ macro_rules! verbs_that_make {
             $($argument: $type),*
         ) -> Result<NonNull<sys::$made>, VerbError> {
             // SAFETY: the object and all objects that the attributes name are alive. If the verb registers memory, the
-            // device may access that memory from now on (caller).
+            // device is allowed to access that memory from now on (caller).
             let made = unsafe { $($verb)::+(object.as_ptr(), $($passed),*) };
             non_null(concat!("ibv_", stringify!($method)), made)
         }
@@ -299,14 +299,14 @@ impl Provider for RdmaCore {
                 table.truncate(filled);
                 Ok(table)
             }
-            // `filled` is a negated errno.
+            // A negative `filled` is a negated errno.
             Err(_) => Err(VerbError::new("ibv_query_gid_table", i32::try_from(-filled).unwrap_or(libc::EIO))),
         }
     }
 
     unsafe fn query_pkey(&self, context: NonNull<sys::ibv_context>, port: u8, index: u16) -> Result<u16, VerbError> {
         let mut key_be = 0;
-        // SAFETY: the context is open (caller); the key may be written.
+        // SAFETY: the context is open (caller); `key_be` is writable.
         let result = unsafe { sys::ibv_query_pkey(context.as_ptr(), port, i32::from(index), &mut key_be) };
         zero_or_errno("ibv_query_pkey", result)?;
         Ok(u16::from_be(key_be))
@@ -317,7 +317,7 @@ impl Provider for RdmaCore {
         context: NonNull<sys::ibv_context>,
     ) -> Result<Option<sys::ibv_async_event>, VerbError> {
         let mut event = sys::ibv_async_event::default();
-        // SAFETY: the context is open (caller); the event may be written.
+        // SAFETY: the context is open (caller); `event` is writable.
         if unsafe { sys::ibv_get_async_event(context.as_ptr(), &mut event) } != 0 {
             let error = last_errno("ibv_get_async_event");
             return if error.errno() == libc::EAGAIN { Ok(None) } else { Err(error) };
@@ -337,7 +337,7 @@ impl Provider for RdmaCore {
         // SAFETY: the channel was created just now.
         let fd = unsafe { (*channel.as_ptr()).fd };
         if let Err(error) = unblock(fd, "ioctl on a completion channel") {
-            // SAFETY: the channel was created just now, and nothing uses it.
+            // SAFETY: the channel was created just now, and nothing else uses it.
             unsafe { self.destroy_comp_channel(channel) }.ok();
             return Err(error);
         }
@@ -349,7 +349,7 @@ impl Provider for RdmaCore {
         channel: NonNull<sys::ibv_comp_channel>,
     ) -> Result<Option<NonNull<sys::ibv_cq>>, VerbError> {
         let (mut cq, mut cookie) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the channel is alive (caller); both pointers may be written.
+        // SAFETY: the channel is alive (caller); `cq` and `cookie` are writable.
         if unsafe { sys::ibv_get_cq_event(channel.as_ptr(), &mut cq, &mut cookie) } != 0 {
             let error = last_errno("ibv_get_cq_event");
             return if error.errno() == libc::EAGAIN { Ok(None) } else { Err(error) };
@@ -382,7 +382,7 @@ impl Provider for RdmaCore {
     ) -> Result<sys::ibv_qp_attr, VerbError> {
         let mut attributes = sys::ibv_qp_attr::default();
         let mut creation = sys::ibv_qp_init_attr::default();
-        // SAFETY: the pair is alive (caller); both structs may be written.
+        // SAFETY: the pair is alive (caller); `attributes` and `creation` are writable.
         let result = unsafe { sys::ibv_query_qp(qp.as_ptr(), &mut attributes, mask.0 as i32, &mut creation) };
         zero_or_errno("ibv_query_qp", result)?;
         Ok(attributes)

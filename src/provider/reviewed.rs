@@ -79,8 +79,8 @@ impl Promises {
     /// Whether unsignalled sends complete together with a later send. If not, the library signals every request,
     /// whatever the program asked for.
     pub fn sends_may_be_unsignalled(&self) -> bool {
-        // A pair that is destroyed only after all its requests have completed cannot have unsignalled sends: the last
-        // ones would never complete, and would keep the pair for ever.
+        // With `Teardown::Polled`, a pair is destroyed only after all its requests have completed. Unsignalled sends
+        // without a later signalled one never complete, and would keep the pair for ever.
         self.retires_prefix && self.teardown != Teardown::Polled
     }
 
@@ -441,7 +441,7 @@ pub(crate) fn row_of(device: &ibv_device_attr) -> Option<&'static Promises> {
     Some(match (device.vendor_id, device.vendor_part_id) {
         (0x00ff_ffff, 0) => &RXE,
         (0, 0) if device.node_guid == NULL_GUID => &NULL,
-        // siw gives no model as the part. It counts its devices and gives that number, so any part matches.
+        // siw numbers its devices and reports that number as the part, so any part matches.
         (0x0062_6d74, _) => &SIW,
         (MELLANOX, part) if MLX5_PARTS.contains(&part) => &MLX5,
         (MELLANOX, part) if MLX4_PARTS.contains(&part) => &MLX4,
@@ -558,7 +558,7 @@ mod tests {
         for (vendor, part, row) in others {
             assert_eq!(name(vendor, part), row, "{part:#x}");
         }
-        // A part number of mlx5 with another vendor, and a device without numbers.
+        // No row matches a part of mlx5 with another vendor, or a device whose vendor and part are 0.
         for (vendor, part) in [(0x15b3, 0x1013), (0, 0)] {
             assert_eq!(name(vendor, part), "");
         }

@@ -249,7 +249,7 @@ mod extended {
             return result;
         }
         *attributes = ibv_device_attr_ex::default();
-        // SAFETY: the context is open (caller); the struct may be written.
+        // SAFETY: the context is open (caller); `orig_attr` is writable.
         unsafe { sys::ibv_query_device(context, &mut attributes.orig_attr) }
     }
 
@@ -262,7 +262,8 @@ mod extended {
     pub(crate) unsafe fn ibv_query_port(context: *mut ibv_context, port: u8, attributes: &mut ibv_port_attr) -> c_int {
         // SAFETY: the context is open (caller); the size is that of the struct.
         let result = unsafe { query_port(context, port, attributes, size_of::<ibv_port_attr>()) };
-        // SAFETY: the context is open (caller). The symbol fills an older struct, which is a prefix of `ibv_port_attr`.
+        // SAFETY: the context is open (caller). `sys::ibv_query_port` fills an older struct, which is a prefix of
+        // `ibv_port_attr`.
         result.unwrap_or_else(|| unsafe { sys::ibv_query_port(context, port, core::ptr::from_mut(attributes).cast()) })
     }
 }

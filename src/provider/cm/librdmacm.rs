@@ -129,8 +129,8 @@ impl Handle {
     /// `rdma_create_id`, with `key` as the context of the identifier.
     fn create_id(&self, _: &Library, space: rdma_port_space, key: u64) -> Result<OwnedId, VerbError> {
         let mut raw = ptr::null_mut();
-        // SAFETY: the channel is alive (0), and the pointer may be written. librdmacm only stores the context and never
-        // follows it, so the context may be a number.
+        // SAFETY: the channel is alive (0), and `raw` is writable. The key becomes the context of the identifier.
+        // librdmacm only stores the context and never follows it, so the context can be a number.
         let result = unsafe { sys::rdma_create_id(self.raw.0.as_ptr(), &mut raw, of_key(key), space) };
         checked("rdma_create_id", result)?;
         NonNull::new(raw).map(OwnedId::of_new).ok_or(VerbError::new("rdma_create_id", libc::ENOMEM))
@@ -154,8 +154,8 @@ impl Handle {
             destroy_answered(&mut departing, &library);
         }
         drop(departing);
-        // If the acknowledgement has failed, the last line drops `seen`. Dropping a new identifier in `seen` takes the
-        // lock, so release the lock first.
+        // If the acknowledgement has failed, the last line drops `seen`. If `seen` has a new identifier, its drop takes
+        // the lock. So release the lock first.
         drop(library);
         acknowledged.map(|()| Some(seen))
     }
@@ -177,7 +177,7 @@ impl<'l> TakenEvent<'l> {
     /// `rdma_get_cm_event`, if there is an event.
     fn take(channel: &Handle, _: &'l Library) -> Result<Option<Self>, VerbError> {
         let mut taken = ptr::null_mut();
-        // SAFETY: the channel is alive (0 of `Handle`), and the pointer may be written.
+        // SAFETY: the channel is alive (0 of `Handle`), and `taken` is writable.
         if unsafe { sys::rdma_get_cm_event(channel.raw.0.as_ptr(), &mut taken) } != 0 {
             let error = last_error("rdma_get_cm_event");
             return if matches!(error.errno(), libc::EAGAIN | libc::EINTR) { Ok(None) } else { Err(error) };
@@ -202,7 +202,7 @@ impl<'l> TakenEvent<'l> {
 
     /// The context and the port space of the identifier that the event is [about](Self::named).
     fn context(&self) -> (u64, rdma_port_space) {
-        // SAFETY: the identifier is alive (0), and nobody writes these members meanwhile (1).
+        // SAFETY: the identifier is alive (0). Nobody writes its members while the lock is held (1).
         let rdma_cm_id { context, ps, .. } = unsafe { *self.named() };
         (context.addr() as u64, ps)
     }
@@ -211,7 +211,8 @@ impl<'l> TakenEvent<'l> {
     fn set_context(&self, id: *mut rdma_cm_id, context: u64) {
         let event = self.fields();
         if [event.id, event.listen_id].contains(&id) && !id.is_null() {
-            // SAFETY: the event names the identifier, so it is alive (0). Nobody else uses this member meanwhile (1).
+            // SAFETY: the event names the identifier, so it is alive (0). Nobody else uses its context while the lock
+            // is held (1).
             unsafe { (*id).context = of_key(context) };
         }
     }
@@ -436,8 +437,8 @@ fn copied(_: &TakenEvent<'_>, data: *const c_void, len: u8) -> Vec<u8> {
     if data.is_null() || len == 0 {
         return Vec::new();
     }
-    // SAFETY: `data` points into the event, which has 256 bytes for private data, and the event is not acknowledged
-    // yet.
+    // SAFETY: `data` points to the private data in the event, which is not acknowledged yet (0 of `TakenEvent`). The
+    // event has 256 bytes for private data, more than `len`.
     unsafe { slice::from_raw_parts(data.cast(), len.into()) }.to_vec()
 }
 
@@ -466,8 +467,8 @@ macro_rules! calls {
         $(#[$doc])*
         fn $method(&mut self $(, $argument: $type)*) -> Result<(), VerbError> {
             let id = self.alive(stringify!($call))?;
-            // SAFETY: the identifier is alive (0), and bound to a device if this is a method of `BoundId` (0 there). An
-            // `Address` is as long as its family says. All pointers may be used until the call returns.
+            // SAFETY: the identifier is alive (0 of `OwnedId`). If this is a method of `BoundId`, it has a device (0 of
+            // `BoundId`). Each pointer is valid until the call returns, and an `Address` is as long as its family says.
             checked(stringify!($call), unsafe { sys::$call(id $(, $passed)*) })
         }
     )*};
@@ -490,8 +491,8 @@ impl OwnedId {
 
     /// Copies the members of the identifier.
     fn members(&self, _: &Library) -> Option<rdma_cm_id> {
-        // SAFETY: the identifier is alive (0). librdmacm writes its members while an event is taken, which happens
-        // under the lock, and in calls that need the lock or `&mut self`. So nobody writes them now.
+        // SAFETY: the identifier is alive (0). librdmacm writes its members only under the lock, or in calls that take
+        // `&mut self`. This call holds the lock and borrows `self`, so nobody writes them meanwhile.
         self.is_alive.then(|| unsafe { *self.raw.0.as_ptr() })
     }
 
@@ -526,7 +527,7 @@ impl OwnedId {
     /// `rdma_init_qp_attr`: fills in `attributes`, and returns the mask of the filled members.
     fn pair_attributes(&self, attributes: &mut ibv_qp_attr) -> Result<ibv_qp_attr_mask, VerbError> {
         let (id, mut mask) = (self.alive("rdma_init_qp_attr")?, 0);
-        // SAFETY: the identifier is alive (0). Both pointers may be written.
+        // SAFETY: the identifier is alive (0); `attributes` and `mask` are writable.
         checked("rdma_init_qp_attr", unsafe { sys::rdma_init_qp_attr(id, attributes, &mut mask) })?;
         Ok(ibv_qp_attr_mask(mask.cast_unsigned()))
     }
@@ -593,7 +594,7 @@ impl Drop for Id {
             return;
         }
         for group in mem::take(&mut self.groups) {
-            // If `leave` fails, the device was removed, and the identifier has left all groups.
+            // If `leave` fails, the device was removed. Then the identifier has left all groups, so ignore the error.
             let _ = self.raw.leave(&library, &mut Address::new(group));
         }
         self.raw.take().destroy(&library);
@@ -628,7 +629,7 @@ impl RawId for Id {
     }
 
     fn resolve_route(&mut self, timeout: Duration) -> Result<(), VerbError> {
-        // Linux refuses a timeout of 0 here, although `rdma_resolve_addr` takes it.
+        // Linux refuses a timeout of 0 for a route, although it accepts one for an address. So pass at least 1.
         self.raw.bound("rdma_resolve_route")?.resolve_route(millis(timeout).max(1))
     }
 

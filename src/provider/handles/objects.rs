@@ -16,8 +16,8 @@ macro_rules! safe_verbs {
         $(#[$doc])*
         pub(crate) fn $method(&self, $($argument: $type),*) -> Result<$result, VerbError> {
             let object = self.alive(concat!("ibv_", stringify!($verb)))?;
-            // SAFETY: the object is alive, and of this provider (0). Nobody ends the object during this call, since
-            // `end` takes `&mut`.
+            // SAFETY: the object is alive, and of this provider (0). To end the object takes `&mut` of its handle, so
+            // nobody ends it during this call.
             unsafe { self.provider().$verb(object, $($argument),*) }
         }
     )*};
@@ -28,7 +28,8 @@ macro_rules! fields_of_new {
     ($($(#[$doc:meta])* fn $method:ident = $field:ident -> $type:ty;)*) => {$(
         $(#[$doc])*
         pub(crate) fn $method(&self) -> $type {
-            // SAFETY: the object is alive until this handle ends it (0), and nobody writes this field any more.
+            // SAFETY: the object is alive until this handle ends it (0). Providers write this field only when they make
+            // the object.
             unsafe { (*self.raw.0.as_ptr()).$field }
         }
     )*};
@@ -108,14 +109,15 @@ impl OpenContext {
 
     /// The descriptor that is readable while asynchronous events wait.
     pub(crate) fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor lives as long as the context, which this handle alone closes (0).
+        // SAFETY: the descriptor is open as long as the context. Only the drop of this handle closes the context (0),
+        // and the result borrows the handle.
         unsafe { BorrowedFd::borrow_raw(self.async_fd_number()) }
     }
 
     /// Whether the device speaks iWARP.
     pub(crate) fn is_iwarp(&self) -> bool {
-        // SAFETY: the pointer is null, or points to the device of the context. The context is open, so that device is
-        // alive.
+        // SAFETY: the pointer is null, or points to the device of the context. The context is open (0), and an open
+        // context keeps its device alive.
         let device = unsafe { self.device().as_ref() };
         let iwarp = sys::ibv_transport_type::IBV_TRANSPORT_IWARP;
         device.is_some_and(|device| device.transport_type == iwarp)
@@ -174,7 +176,7 @@ macro_rules! objects {
                     return Err(VerbError::new(verb, libc::EBUSY));
                 }
                 // SAFETY: the object is alive, and nobody else ends it (0). No other object needs it any more
-                // (`Handle::end`), and nobody can post to it: that was checked above.
+                // (`Handle::end`), and nobody has a right to post to it (checked above).
                 unsafe { handle.provider().$verb(object) }
             }
         }
@@ -199,7 +201,7 @@ impl<T: Object> Handle<T> {
 impl Domain {
     /// `ibv_alloc_pd`.
     pub(crate) fn alloc(context: &Arc<OpenContext>) -> Result<Self, VerbError> {
-        // SAFETY: the context is open, since we hold it.
+        // SAFETY: the context is open while we borrow its handle.
         let raw = unsafe { context.provider.alloc_pd(context.raw()) }?;
         Ok(Self::of_new(raw, Arc::clone(context)))
     }
@@ -209,7 +211,7 @@ impl Address {
     /// `ibv_create_ah`.
     pub(crate) fn create(domain: &Arc<Domain>, attributes: &mut sys::ibv_ah_attr) -> Result<Self, VerbError> {
         let pd = domain.alive("ibv_create_ah")?;
-        // SAFETY: the domain is alive, since we hold it.
+        // SAFETY: the domain is alive (checked above), and nobody ends it while we borrow its handle.
         let raw = unsafe { domain.provider().create_ah(pd, attributes) }?;
         Ok(Self::of_new(raw, Arc::clone(domain)))
     }
@@ -218,7 +220,7 @@ impl Address {
 impl Channel {
     /// `ibv_create_comp_channel`.
     pub(crate) fn create(context: &Arc<OpenContext>) -> Result<Self, VerbError> {
-        // SAFETY: the context is open, since we hold it.
+        // SAFETY: the context is open while we borrow its handle.
         let raw = unsafe { context.provider.create_comp_channel(context.raw()) }?;
         Ok(Self::of_new(raw, Arc::clone(context)))
     }
@@ -245,7 +247,8 @@ impl CompletionQueue {
     /// number of completions that it has room for.
     pub(crate) fn create(channel: &Arc<Channel>, entries: u32, vector: u32) -> Result<(Self, u32), VerbError> {
         let (context, on) = (channel.needs(), channel.alive("ibv_create_cq")?);
-        // SAFETY: the context is open and the channel is alive, since we hold them; the channel is of that context.
+        // SAFETY: the channel is alive (checked above), and nobody ends it while we borrow its handle. The channel
+        // holds its context, so the context is open.
         let raw = unsafe { context.provider.create_cq(context.raw(), entries, on, vector) }?;
         Ok(Self::of_new_queue(raw, channel))
     }
@@ -269,9 +272,10 @@ impl CompletionQueue {
             wc_flags: fields,
             ..Default::default()
         };
-        // SAFETY: the context is open and the channel is alive, since we hold them; the channel is of that context.
+        // SAFETY: the channel is alive (checked above), and nobody ends it while we borrow its handle. The channel
+        // holds its context, so the context is open.
         let raw = unsafe { context.provider.create_cq_ex(context.raw(), &mut attributes) }?;
-        // SAFETY: the object was created just now, and nobody else uses it yet.
+        // SAFETY: the queue was created just now, and nobody else uses it yet.
         let seen = look(unsafe { raw.as_ref() });
         // This cast is `ibv_cq_ex_to_cq`: both structs begin with the same members.
         let (queue, room) = Self::of_new_queue(raw.cast(), channel);
@@ -305,7 +309,7 @@ impl SharedQueue {
     ) -> Result<(Self, sys::ibv_srq_attr), VerbError> {
         let pd = domain.alive("ibv_create_srq")?;
         let mut attributes = sys::ibv_srq_init_attr { attr: asked, ..Default::default() };
-        // SAFETY: the domain is alive, since we hold it.
+        // SAFETY: the domain is alive (checked above), and nobody ends it while we borrow its handle.
         let raw = unsafe { domain.provider().create_srq(pd, &mut attributes) }?;
         Ok((Self::of_new(raw, Arc::clone(domain)), attributes.attr))
     }
@@ -356,7 +360,8 @@ impl Pair {
         let (pd, queues, srq) = needs.check("ibv_create_qp")?;
         [asked.send_cq, asked.recv_cq] = queues;
         asked.srq = srq;
-        // SAFETY: `needs` holds the domain and the queues, so they are alive. All are of one device (`check`).
+        // SAFETY: the domain and the queues are alive and of one device (`check`). `needs` holds their handles, so
+        // nobody ends them.
         let raw = unsafe { needs.domain.provider().create_qp(pd, &mut asked) }?;
         Ok((Self::of_new(raw, needs), asked.cap))
     }
@@ -386,12 +391,13 @@ impl Pair {
             ..Default::default()
         };
         let context = needs.domain.needs();
-        // SAFETY: `needs` holds the domain and the queues, so they are alive and the context is open. All are of one
-        // device (`check`).
+        // SAFETY: the domain and the queues are alive and of one device (`check`). `needs` holds their handles, so
+        // nobody ends them, and the context stays open.
         let (raw, extended) = unsafe { context.provider.create_qp_ex(context.raw(), &mut attributes) }?;
-        // An `ibv_qp_ex` begins with its `ibv_qp`, so both must have the same address.
+        // An `ibv_qp_ex` begins with its `ibv_qp`, so both must have the same address. If they do not, treat the pair
+        // as one without `ibv_wr_*`.
         let extended = extended.filter(|extended| extended.cast() == raw);
-        // SAFETY: the object was created just now, and nobody else uses it yet.
+        // SAFETY: the pair was created just now, and nobody else uses it yet.
         let has_sessions = extended.is_some_and(|extended| has_sessions(unsafe { extended.as_ref() }));
         let mut pair = Self::of_new(raw, needs);
         pair.kept.has_sessions = has_sessions;

@@ -40,7 +40,7 @@ impl<T: Object<Kept = Rights>> Handle<T> {
             return Err((VerbError::new(verb, libc::EBUSY), rights));
         }
         let had_rights = rights.is_some();
-        // `end` refuses while any right exists.
+        // Drop the rights first: `end` refuses while a right exists.
         drop(rights);
         match self.end() {
             Ok(()) => Ok(Quiescent(())),

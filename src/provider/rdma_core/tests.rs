@@ -88,20 +88,20 @@ impl Device {
     }
 
     fn close(self) {
-        // SAFETY: the queue is alive, and nobody else uses it.
+        // SAFETY: the queue is alive, and nobody uses it any more.
         unsafe { RdmaCore.destroy_cq(self.cq) }.unwrap();
-        // SAFETY: the object is alive, and nobody else uses it.
+        // SAFETY: the channel is alive, and nobody uses it any more.
         unsafe { RdmaCore.destroy_comp_channel(self.channel) }.unwrap();
-        // SAFETY: the object is alive, and nobody else uses it.
+        // SAFETY: the domain is alive, and nobody uses it any more.
         unsafe { RdmaCore.dealloc_pd(self.domain) }.unwrap();
-        // SAFETY: the object is alive, and nobody else uses it.
+        // SAFETY: the context is open, and nobody uses it any more.
         unsafe { RdmaCore.close_device(self.context) }.unwrap();
     }
 }
 
 fn modify(qp: NonNull<ibv_qp>, mut attributes: ibv_qp_attr, mask: ibv_qp_attr_mask) {
     let mask = mask | ibv_qp_attr_mask::IBV_QP_STATE;
-    // SAFETY: the object is alive.
+    // SAFETY: the pair is alive.
     unsafe { RdmaCore.modify_qp(qp, &mut attributes, mask) }.unwrap();
 }
 
@@ -113,9 +113,9 @@ fn bring_up(device: &Device, qp: NonNull<ibv_qp>) {
 /// Brings up a datagram pair, or a reliable pair connected to `peer`.
 fn bring_up_to(device: &Device, qp: NonNull<ibv_qp>, peer: NonNull<ibv_qp>) {
     use ibv_qp_attr_mask as M;
-    // SAFETY: the object is alive.
+    // SAFETY: the pair is alive.
     let ibv_qp { qp_type, .. } = unsafe { qp.read() };
-    // SAFETY: the object is alive.
+    // SAFETY: the peer is alive.
     let ibv_qp { qp_num, .. } = unsafe { peer.read() };
     let datagram = qp_type == ibv_qp_type::IBV_QPT_UD;
     let mut attributes = ibv_qp_attr {
@@ -151,11 +151,11 @@ fn bring_up_to(device: &Device, qp: NonNull<ibv_qp>, peer: NonNull<ibv_qp>) {
 }
 
 fn post_send(qp: NonNull<ibv_qp>, wr: &mut ibv_send_wr) -> i32 {
-    // SAFETY: the object is alive.
+    // SAFETY: the pair is alive.
     let context = unsafe { (*qp.as_ptr()).context };
-    // SAFETY: the context is open.
+    // SAFETY: the pair is alive, so its context is open.
     let post = unsafe { (*context).ops }.post_send.unwrap();
-    // SAFETY: `wr` is one request, whose memory outlives its completion.
+    // SAFETY: the pair is alive. `wr` is one request, and the memory that it names outlives its completion.
     unsafe { post(qp.as_ptr(), wr, &mut ptr::null_mut()) }
 }
 
@@ -165,40 +165,40 @@ fn objects_come_and_go() {
     let device = Device::open();
     // SAFETY: the context is open.
     assert_eq!(unsafe { RdmaCore.query_pkey(device.context, 1, 0) }.unwrap(), 0xffff);
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the context is open.
     assert!(unsafe { RdmaCore.query_pkey(device.context, 99, 0) }.is_err());
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the context is open.
     assert!(unsafe { (*device.context.as_ptr()).async_fd } >= 0);
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the context is open.
     assert!(unsafe { RdmaCore.take_async_event(device.context) }.unwrap().is_none());
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the channel is alive.
     assert!(unsafe { RdmaCore.take_cq_event_of(device.channel) }.unwrap().is_none());
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the queue is alive, and nobody else uses it.
     unsafe { RdmaCore.resize_cq(device.cq, 100) }.unwrap();
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the queue is alive, and nobody else uses it.
     assert!(unsafe { (*device.cq.as_ptr()).cqe } >= 100);
     let mut memory = vec![0_u64; 1024];
     let (start, access) = (memory.as_mut_ptr().cast::<u8>(), ibv_access_flags(1));
     let iova = 0x7000_0000_0000 + (start.addr() % 4096) as u64;
     // SAFETY: the domain is alive, and the memory outlives the region.
     let region = unsafe { RdmaCore.reg_mr_iova(device.domain, start, 8192, iova, access) }.unwrap();
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the region is alive, and nobody uses it any more.
     unsafe { RdmaCore.dereg_mr(region) }.unwrap();
-    // SAFETY: the domain is alive. No such descriptor is open, so nothing is registered.
+    // SAFETY: the domain is alive. The descriptor -1 is never open, so nothing is registered.
     assert!(unsafe { RdmaCore.reg_dmabuf_mr(device.domain, 0, 4096, 0, -1, access) }.is_err());
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the domain is alive.
     let ah = unsafe { RdmaCore.create_ah(device.domain, &mut device.address()) }.unwrap();
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the address handle is alive, and nobody uses it any more.
     unsafe { RdmaCore.destroy_ah(ah) }.unwrap();
     let group = ibv_gid { raw: [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1] };
     let pair = device.pair(ibv_qp_type::IBV_QPT_UD, ptr::null_mut());
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the pair is alive.
     unsafe { RdmaCore.attach_mcast(pair, &group, 0) }.unwrap();
     // SAFETY: the pair is alive. The destroy is refused while the pair is in a group.
     assert_eq!(unsafe { RdmaCore.destroy_qp(pair) }.unwrap_err().errno(), libc::EBUSY);
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the pair is alive.
     unsafe { RdmaCore.detach_mcast(pair, &group, 0) }.unwrap();
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the pair is alive, and nobody uses it any more.
     unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
     device.close();
 }
@@ -228,9 +228,9 @@ fn shared_queues_tell_of_their_limit_and_their_last_receive() {
         assert_eq!(unsafe { post(srq.as_ptr(), &mut wr, &mut ptr::null_mut()) }, 0);
     }
     let mut limit = ibv_srq_attr { srq_limit: 2, ..ibv_srq_attr::default() };
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the shared queue is alive.
     unsafe { RdmaCore.modify_srq(srq, &mut limit, ibv_srq_attr_mask::IBV_SRQ_LIMIT) }.unwrap();
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the shared queue is alive.
     assert_eq!(unsafe { RdmaCore.query_srq(srq) }.unwrap().srq_limit, 2);
     let opcode = ibv_wr_opcode::IBV_WR_SEND;
     let mut wr = ibv_send_wr { wr_id: 3, opcode, send_flags: 2, ..ibv_send_wr::default() };
@@ -238,19 +238,19 @@ fn shared_queues_tell_of_their_limit_and_their_last_receive() {
     assert!(device.wait(2).iter().all(|wc| wc.status == ibv_wc_status::IBV_WC_SUCCESS));
     let event = device.event();
     assert_eq!(event.event_type, ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED);
-    // SAFETY: for an event of this type, this member of the union is the valid one.
+    // SAFETY: an `IBV_EVENT_SRQ_LIMIT_REACHED` sets the member `srq` of the union.
     assert_eq!(unsafe { event.element.srq }, srq.as_ptr());
     modify(pair, ibv_qp_attr { qp_state: ibv_qp_state::IBV_QPS_ERR, ..ibv_qp_attr::default() }, ibv_qp_attr_mask(0));
     // Linux 6.1 does not raise `IBV_EVENT_QP_LAST_WQE_REACHED`.
     if is_linux_6_12() {
         let event = device.event();
         assert_eq!(event.event_type, ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED);
-        // SAFETY: for an event of this type, this member of the union is the valid one.
+        // SAFETY: an `IBV_EVENT_QP_LAST_WQE_REACHED` sets the member `qp` of the union.
         assert_eq!(unsafe { event.element.qp }, pair.as_ptr());
     }
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the pair is alive, and nobody uses it any more.
     unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the shared queue is alive, and nobody uses it any more.
     unsafe { RdmaCore.destroy_srq(srq) }.unwrap();
     device.close();
 }
@@ -265,37 +265,37 @@ fn datagrams_arrive_and_the_channel_names_the_queue() {
     let start = memory.as_mut_ptr().cast::<u8>();
     // SAFETY: the domain is alive, and the memory outlives the region.
     let region = unsafe { RdmaCore.reg_mr(device.domain, start, 4096, ibv_access_flags(1)) }.unwrap();
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the domain is alive.
     let ah = unsafe { RdmaCore.create_ah(device.domain, &mut device.address()) }.unwrap();
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the region is alive.
     let lkey = unsafe { (*region.as_ptr()).lkey };
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the context is open.
     let ops = unsafe { (*device.context.as_ptr()).ops };
     let mut sge = ibv_sge { addr: start.expose_provenance() as u64, length: 104, lkey };
     let mut receive = ibv_recv_wr { wr_id: 1, sg_list: &mut sge, num_sge: 1, ..ibv_recv_wr::default() };
     // SAFETY: the pair is alive, and `receive` is one request, whose memory outlives its completion.
     assert_eq!(unsafe { ops.post_recv.unwrap()(pair.as_ptr(), &mut receive, &mut ptr::null_mut()) }, 0);
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the queue is alive, and nobody else uses it.
     assert_eq!(unsafe { ops.req_notify_cq.unwrap()(device.cq.as_ptr(), 0) }, 0);
     let mut data = ibv_sge { addr: sge.addr + 1024, length: 64, lkey };
     let opcode = ibv_wr_opcode::IBV_WR_SEND;
     let mut wr =
         ibv_send_wr { wr_id: 2, sg_list: &mut data, num_sge: 1, opcode, send_flags: 2, ..ibv_send_wr::default() };
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the pair is alive.
     let remote_qpn = unsafe { (*pair.as_ptr()).qp_num };
     wr.wr.ud = ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah: ah.as_ptr(), remote_qpn, remote_qkey: QKEY };
     assert_eq!(post_send(pair, &mut wr), 0);
     let received = device.wait(2).into_iter().find(|wc| wc.wr_id == 1).unwrap();
     assert_eq!((received.status, received.byte_len), (ibv_wc_status::IBV_WC_SUCCESS, 104));
     assert_eq!((received.src_qp, received.wc_flags & 1), (remote_qpn, 1));
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the channel is alive.
     let named = unsafe { RdmaCore.take_cq_event_of(device.channel) }.unwrap();
     assert_eq!(named, Some(device.cq));
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the address handle is alive, and nobody uses it any more.
     unsafe { RdmaCore.destroy_ah(ah) }.unwrap();
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the pair is alive, and nobody uses it any more.
     unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the region is alive, and nobody uses it any more.
     unsafe { RdmaCore.dereg_mr(region) }.unwrap();
     device.close();
 }
@@ -313,20 +313,20 @@ fn windows_of_both_types_are_bound() {
     let addr = start.expose_provenance() as u64;
     let bind_info = ibv_mw_bind_info { mr: region.as_ptr(), addr, length: 4096, mw_access_flags: 2 };
     for kind in [ibv_mw_type::IBV_MW_TYPE_1, ibv_mw_type::IBV_MW_TYPE_2] {
-        // SAFETY: the object is alive, and nobody else uses it.
+        // SAFETY: the domain is alive.
         let window = unsafe { RdmaCore.alloc_mw(device.domain, kind) }.unwrap();
-        // SAFETY: the object is alive, and nobody else uses it.
+        // SAFETY: the window is alive, and nobody else uses it.
         let before = unsafe { (*window.as_ptr()).rkey };
         let rkey = inline::ibv_inc_rkey(before);
         if kind == ibv_mw_type::IBV_MW_TYPE_1 {
             let mut bind = ibv_mw_bind { wr_id: 1, send_flags: 2, bind_info };
-            // SAFETY: the object is alive.
+            // SAFETY: the window is alive, and nobody else uses it.
             let context = unsafe { (*window.as_ptr()).context };
-            // SAFETY: the context is open.
+            // SAFETY: the window is alive, so its context is open.
             let bind_mw = unsafe { (*context).ops.bind_mw }.unwrap();
-            // SAFETY: the object is alive, and nobody else uses it.
+            // SAFETY: the pair, the window and its region are alive, and nobody else uses the window.
             assert_eq!(unsafe { bind_mw(pair.as_ptr(), window.as_ptr(), &mut bind) }, 0);
-            // SAFETY: the object is alive, and nobody else uses it.
+            // SAFETY: the window is alive, and nobody else uses it.
             assert_eq!(unsafe { (*window.as_ptr()).rkey }, rkey);
         } else {
             let opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
@@ -339,9 +339,9 @@ fn windows_of_both_types_are_bound() {
         // SAFETY: the window is alive, and nobody else uses it. rxe demands that a window is freed before its pair.
         unsafe { RdmaCore.dealloc_mw(window) }.unwrap();
     }
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the pair is alive, and nobody uses it any more.
     unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the region is alive, and nobody uses it any more.
     unsafe { RdmaCore.dereg_mr(region) }.unwrap();
     device.close();
 }

@@ -110,7 +110,7 @@ unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad:
 ///
 /// `ibv_bind_mw(3)`, on live objects of this provider.
 unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
-    // SAFETY: the object is alive (caller).
+    // SAFETY: the pair is alive (caller).
     let pair = unsafe { find(qp) };
     // SAFETY: the arguments are as `ibv_bind_mw(3)` requires (caller).
     let mut request = unsafe { BindRequest::new(mw, bind) };
@@ -132,7 +132,7 @@ unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw
 /// `ibv_poll_cq(3)`, on a live completion queue of this provider. If the profile leaves fields of completions
 /// unwritten, the caller has initialized the array.
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -> c_int {
-    // SAFETY: the object is alive (caller).
+    // SAFETY: the queue is alive (caller).
     let queue = unsafe { find(cq) };
     let (fabric, index) = (queue.context.fabric, queue.index);
     let mut state = fabric.lock();
@@ -193,7 +193,7 @@ fn leave_fields(wc: &mut ibv_wc, before: &ibv_wc) {
 ///
 /// `ibv_req_notify_cq(3)`, on a live completion queue of this provider.
 unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the object is alive (caller).
+    // SAFETY: the queue is alive (caller).
     let queue = unsafe { find(cq) };
     let state = &mut *queue.context.fabric.lock();
     let device = state.cqs.get(queue.index).map(|cq| cq.device);

@@ -61,7 +61,7 @@ impl State {
         let reply = self.carry(index, &work, flight);
         let Some(pair) = self.pairs.get_mut(index) else { return };
         pair.send.put_back(work);
-        // A pair that is connected to itself may have entered Error while it served its own request.
+        // If the pair is connected to itself, its own request can have moved it to Error. Then no answer is awaited.
         if pair.state != PairState::Error {
             self.await_reply(index, reply);
         }
@@ -122,7 +122,7 @@ impl State {
         if status == SUCCESS {
             if work.signaled {
                 let len = match work.operation {
-                    // No message is longer than 2^31 bytes, so the length fits.
+                    // No message is longer than 2^31 bytes, so the length fits a `u32`.
                     Operation::Read(_) => u32::try_from(work.len).ok(),
                     Operation::Atomic(..) => Some(8),
                     _ => None,
@@ -290,7 +290,7 @@ fn begin(pair: &mut Pair, work: &SendWork) -> Result<Flight, ibv_wc_status> {
     let fits = match work.operation {
         Operation::Atomic(..) => work.len >= 8,
         Operation::AtomicWrite(_) => work.len == 8,
-        // A datagram is one packet.
+        // A datagram must fit one packet.
         _ if pair.transport == Transport::Datagram => work.len <= device::ACTIVE_MTU_BYTES,
         _ => work.len <= u64::from(device::MAX_MESSAGE),
     };
@@ -305,7 +305,7 @@ fn begin(pair: &mut Pair, work: &SendWork) -> Result<Flight, ibv_wc_status> {
         Operation::Bind(_) | Operation::Invalidate(_) => 0,
         Operation::Atomic(..) | Operation::AtomicWrite(_) => 1,
         _ if pair.transport == Transport::Datagram => 1,
-        // There are at most 2^31 / 256 packets, so their number fits.
+        // There are at most 2^31 / 256 packets, so their number fits a `u32`.
         _ => u32::try_from(work.len.div_ceil(pair.attributes.mtu_bytes())).unwrap_or(u32::MAX).max(1),
     };
     let psn = pair.next_psn;

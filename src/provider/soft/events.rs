@@ -38,14 +38,14 @@ impl Signal {
 
     pub(super) fn raise(&mut self) {
         if !self.raised {
-            // The write cannot fail: the counter is 0.
+            // The counter of the `eventfd` is 0, so the write neither blocks nor fails.
             self.raised = (&*self.event).write(&1_u64.to_ne_bytes()).is_ok();
         }
     }
 
     pub(super) fn lower(&mut self) {
         if self.raised {
-            // The read cannot fail: the counter is 1.
+            // The counter of the `eventfd` is 1, so the read neither blocks nor fails.
             self.raised = (&*self.event).read(&mut [0; 8]).is_err();
         }
     }

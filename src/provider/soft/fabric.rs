@@ -245,7 +245,7 @@ impl Fabric {
 impl fmt::Debug for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Fabric");
-        // This thread may already hold the lock, so `Debug` must not wait for it.
+        // Perhaps this thread holds the lock, so `Debug` must not wait for it.
         match self.0.try_lock() {
             Ok(state) => {
                 let names: Vec<&str> = state.devices.iter().map(|device| device.name.as_str()).collect();
@@ -501,8 +501,8 @@ impl State {
             TimerOf::Cm(id) => self.cm.set_timer(id, number),
         }
         self.timers.push(Reverse(Timer { due, number, of }));
-        // A waiting thread chose its timeout before this timer was set. Wake that thread, or it could sleep past the
-        // timer.
+        // This timer expires first, and a waiting thread has chosen its timeout without it. Wake that thread, or it
+        // could sleep past the timer.
         if first && !self.is_manual() {
             self.wake_waiting();
             #[cfg(feature = "cm")]

@@ -219,7 +219,8 @@ impl State {
 
     /// Sometimes holds back the answer to a read or an atomic, which was just written to `to`.
     pub(super) fn delay_answer(&mut self, index: usize, to: &[Span], has_completion: bool) {
-        // Without a completion, nothing would write the payload later.
+        // Payload that is held back is written when the completion is polled. Without a completion, nothing would write
+        // it.
         if has_completion {
             let late = self.hold_back(to);
             if let Some(pair) = self.pairs.get_mut(index) {
@@ -287,13 +288,13 @@ impl State {
             }
             for entry in cq.entries.iter_mut().filter(|entry| is_of_pair(entry)) {
                 entry.is_dead = forbids && !is_reset;
-                // After the pair is gone the device writes nothing, so payload that is held back is written now.
+                // After its destroy or reset, the pair must write nothing. So write the payload that is held back now.
                 if let Some(late) = entry.late.take() {
                     late.write();
                 }
             }
         }
-        // The removed completions of shared receives are never polled, so their slots become free here.
+        // The removed completions of shared receives are never polled. So their slots become free now.
         for slot in freed.iter().filter(|slot| slot.side == Side::Shared) {
             if let Some(srq) = self.srqs.get_mut(slot.owner).filter(|srq| srq.epoch == slot.epoch) {
                 srq.queue.free_one();

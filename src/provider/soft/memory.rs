@@ -267,8 +267,8 @@ impl Late {
     /// Writes the payload to the memory that the request named, even if somebody else owns that memory by now.
     pub(super) fn write(&self) {
         // SAFETY: nothing here proves that the memory is still registered. Real providers write the payload without a
-        // check, and this device imitates them. So the library must keep the memory until this completion is polled.
-        // The tests under Miri and AddressSanitizer check that the library does.
+        // check, and this device imitates them. So the library must keep the memory until the completion of the request
+        // is polled. The tests under Miri and AddressSanitizer check that the library does.
         let to = self.to.iter().map(|span| unsafe { span.target() });
         carry(iter::once(Piece::of_bytes(&self.bytes)), to);
     }
@@ -297,8 +297,8 @@ fn transfer(mut from: Piece<'_>, Target(mut to): Target<'_>) {
         (false, false) => {
             let source = ptr::with_exposed_provenance::<u8>(from.addr);
             let target = ptr::with_exposed_provenance_mut::<u8>(to.addr);
-            // SAFETY: neither piece is exposed, so the device owns both (0 of `Piece` and of `Target`). If a queue pair
-            // sends to itself, they may overlap: `copy` permits that.
+            // SAFETY: neither piece is exposed, so the device owns both (0 of `Piece` and of `Target`). The pieces
+            // overlap if a queue pair sends to itself, and `ptr::copy` permits that.
             unsafe { ptr::copy(source, target, from.len.min(to.len)) }
         }
         (true, false) => load(from, Target(to)),
@@ -321,7 +321,7 @@ fn load(from: Piece<'_>, Target(to): Target<'_>) {
     let mut target = ptr::with_exposed_provenance_mut::<u8>(to.addr);
     for (word, offset, part) in from.first(to.len).words() {
         let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-        // SAFETY: the `part` bytes from `offset` are inside the array. The device owns the target, which is at least as
+        // SAFETY: the `part` bytes from `offset` are inside `bytes`. The device owns the target, which is at least as
         // long as the piece.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr().wrapping_add(offset), target, part) };
         target = target.wrapping_add(part);
@@ -337,7 +337,7 @@ fn store(from: Piece<'_>, Target(to): Target<'_>) {
     for (word, offset, part) in to.first(from.len).words() {
         let mut bytes = [0_u8; WORD];
         // SAFETY: the loop covers at most `from.len` bytes, so the source has `part` more bytes, and nobody writes
-        // them. The `part` bytes from `offset` are inside the array.
+        // them. The `part` bytes from `offset` are inside `bytes`.
         unsafe { ptr::copy_nonoverlapping(source, bytes.as_mut_ptr().wrapping_add(offset), part) };
         let value = u64::from_ne_bytes(bytes);
         if part == WORD {

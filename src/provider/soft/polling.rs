@@ -101,7 +101,7 @@ unsafe fn polled<'a>(cq: *mut ibv_cq_ex) -> Polled<'a> {
     // Every queue of this provider is the beginning of a `SoftQueue`.
     let queue = cq.cast::<SoftQueue>();
     Polled {
-        // SAFETY: the object is alive (caller).
+        // SAFETY: the queue is alive (caller).
         object: unsafe { find(queue) },
         // SAFETY: the queue is alive, and only its poller uses this field (caller).
         wr_id: unsafe { &mut (*queue).base.wr_id },
@@ -148,11 +148,11 @@ impl Polled<'_> {
 /// This holds for this function and all below: the caller does as `ibv_create_cq_ex(3)` requires, on a live completion
 /// queue of this provider.
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attributes: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: the attributes may be read (caller).
+    // SAFETY: `attributes` points to readable memory (caller).
     if unsafe { (*attributes).comp_mask } != 0 {
         return libc::EINVAL;
     }
-    // SAFETY: the queue is alive, and only the caller polls it (caller).
+    // SAFETY: the queue is alive, and nobody else polls it (caller).
     let mut queue = unsafe { polled(cq) };
     if queue.progress.lock != PollLock::Free {
         return libc::EDEADLK;
@@ -168,7 +168,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attributes: *mut ibv_poll_cq
 macro_rules! functions {
     ($(fn $name:ident($queue:ident) $(-> $type:ty)? $body:block)*) => {$(
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) $(-> $type)? {
-            // SAFETY: the queue is alive, and only the caller polls it (caller).
+            // SAFETY: the queue is alive, and nobody else polls it (caller).
             #[allow(unused_mut, reason = "some only read")]
             let mut $queue = unsafe { polled(cq) };
             $body
@@ -183,7 +183,7 @@ functions! {
     fn end_poll(queue) {
         let was_held = queue.progress.lock == PollLock::Held;
         queue.progress.lock = if was_held { PollLock::Free } else { PollLock::Broken };
-        // After the end of a poll, a program must not read the fields of the last completion. They become junk, so that
+        // After the end of a poll, a program must not read the fields of the last completion. Set them to junk, so that
         // tests notice such a read.
         queue.set_current(completion::undefined());
     }
@@ -195,7 +195,7 @@ functions! {
     fn read_byte_len(queue) -> u32 { queue.progress.current.byte_len }
 
     fn read_imm_data(queue) -> u32 {
-        // SAFETY: all members of the union are numbers of 4 bytes, and their bytes are always set, if only to junk.
+        // SAFETY: each member of the union is a number of 4 bytes. The device sets these bytes in every completion.
         unsafe { queue.progress.current.__bindgen_anon_1.imm_data }
     }
 

@@ -95,7 +95,7 @@ impl<'a, T: Handle, W: Linked> Post<'a, T, W> {
     /// Writes `at`, the refused request, to `bad_wr`. Does nothing if either pointer is null.
     pub(super) fn refuse(self, at: *mut W) {
         if !at.is_null() && !self.bad.is_null() {
-            // SAFETY: `bad` may be written (1).
+            // SAFETY: `bad` is not null, so it is writable (1).
             unsafe { self.bad.write(at) };
         }
     }
@@ -115,7 +115,7 @@ impl<'a, W: Linked> Request<'a, W> {
         let (list, len) = Linked::elements(self.request);
         match u32::try_from(len) {
             Ok(0) => Ok(&[]),
-            // SAFETY: the list has `len` elements (0).
+            // SAFETY: the list is not null, so it has `len` elements (0).
             Ok(len) if len <= max && !list.is_null() => Ok(unsafe { slice::from_raw_parts(list, len as usize) }),
             _ => Err(libc::EINVAL),
         }
@@ -132,13 +132,13 @@ impl<'a, W: Linked> Request<'a, W> {
 impl Request<'_, ibv_send_wr> {
     /// Immediate data, or the key that the operation invalidates.
     fn number(&self) -> u32 {
-        // SAFETY: both members of the union are numbers of 4 bytes. The program has set one of them for each operation
-        // that this function is called for, a bind included (0).
+        // SAFETY: both members of the union are numbers of 4 bytes. This function is called for operations with
+        // immediate data or a key, and for binds. For each of these, the program has set one member (0).
         unsafe { self.__bindgen_anon_1.imm_data }
     }
 
     fn remote(&self) -> Remote {
-        // SAFETY: the request is a read or a write, for which the program has set `wr.rdma` (0).
+        // SAFETY: the request is a read, a write or an atomic write, for which the program has set `wr.rdma` (0).
         let rdma = unsafe { self.wr.rdma };
         Remote { addr: rdma.remote_addr, rkey: rdma.rkey }
     }
@@ -150,7 +150,8 @@ impl Request<'_, ibv_send_wr> {
     }
 
     fn bind(&self) -> Result<Bind, c_int> {
-        // A bind carries no immediate. Some providers read the field nevertheless, so this device demands that it is 0.
+        // A bind carries no immediate data. Some providers read the field nevertheless, so this device demands that it
+        // is 0.
         if self.number() != 0 {
             return Err(libc::EINVAL);
         }
@@ -191,7 +192,7 @@ impl Request<'_, ibv_send_wr> {
     pub(super) fn destination(&self) -> Result<Destination, c_int> {
         // SAFETY: the request is a datagram, for which the program has set `wr.ud` (0).
         let ud = unsafe { self.wr.ud };
-        // SAFETY: the pointer is to a live object, or null (0).
+        // SAFETY: the address handle is alive, or null (0).
         unsafe { destination(ud.ah, ud.remote_qpn, ud.remote_qkey) }
     }
 
@@ -213,7 +214,7 @@ impl Request<'_, ibv_send_wr> {
 ///
 /// The handle is alive, or null.
 pub(super) unsafe fn destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result<Destination, c_int> {
-    // SAFETY: the pointer is to a live object, or null (caller).
+    // SAFETY: the address handle is alive, or null (caller).
     let address = unsafe { ah.as_ref() }.ok_or(libc::EINVAL)?.handle;
     Ok(Destination { address, qpn, qkey })
 }
@@ -224,9 +225,9 @@ pub(super) unsafe fn destination(ah: *mut ibv_ah, qpn: u32, qkey: u32) -> Result
 ///
 /// The window and the region are each alive, or null.
 pub(super) unsafe fn bind_of_type_2(mw: *mut ibv_mw, rkey: u32, info: ibv_mw_bind_info) -> Result<Bind, c_int> {
-    // SAFETY: the pointer is to a live object, or null (caller).
+    // SAFETY: the window is alive, or null (caller).
     let window = unsafe { mw.as_ref() }.filter(|window| window.type_ == ibv_mw_type::IBV_MW_TYPE_2);
-    // SAFETY: the pointer is to a live object, or null (caller).
+    // SAFETY: the region is alive, or null (caller).
     bind(window.ok_or(libc::EINVAL)?, unsafe { info.mr.as_ref() }, rkey, info)
 }
 
@@ -258,7 +259,7 @@ impl<'a> BindRequest<'a> {
     pub(super) unsafe fn new(mw: *mut ibv_mw, request: *const ibv_mw_bind) -> Self {
         // SAFETY: the window is alive, and nobody else uses it (caller).
         let window = unsafe { &mut *mw };
-        // SAFETY: the request may be read (caller).
+        // SAFETY: `request` points to a readable request (caller).
         let request = unsafe { &*request };
         Self { window, request }
     }
@@ -277,7 +278,7 @@ impl<'a> BindRequest<'a> {
             return Err(libc::EINVAL);
         }
         let info = self.request.bind_info;
-        // SAFETY: the pointer is to a live object, or null (0).
+        // SAFETY: the region is alive, or null (0).
         let region = unsafe { info.mr.as_ref() };
         bind(self.window, region, ibv_inc_rkey(self.window.rkey), info)
     }

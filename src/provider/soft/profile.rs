@@ -135,7 +135,8 @@ impl Profile {
                 Habits { overtakes: 2, halves_posts: 32, forgets_in_error, ..odd }
             }
             Self::Mlx5 => {
-                // If the environment disables payload in completions, the device itself writes all payload at once.
+                // mlx5 writes a payload late if a completion carries it. If the environment turns that off, no
+                // payload is late.
                 let late = if reviewed::MLX5.shared.check().is_ok() { 0 } else { ALWAYS };
                 Habits { purges: ALWAYS, late, reuses: true, grants_more: true, ..NONE }
             }

@@ -114,7 +114,7 @@ pub(super) fn create_qp(
     let context = domain.context.raw;
     let ibv_qp_init_attr { send_cq, recv_cq, srq, mut cap, qp_type, sq_sig_all, qp_context } = *attributes;
     if queues.shared.is_some() {
-        // A pair with a shared receive queue has no receive queue of its own.
+        // A pair with a shared receive queue has no receive queue of its own, so ignore the sizes that were asked for.
         cap.max_recv_wr = 0;
         cap.max_recv_sge = 0;
     }

@@ -167,7 +167,7 @@ impl Regions {
                 }
                 let addr = region.find(entry.addr, part)?;
                 // Memory behind a window is exposed, and a window consists of whole words. The memory around a window
-                // stays private, because it may contain parts of words.
+                // stays private, because it can contain parts of words.
                 let exposed = region.is_exposed() || region.windows > 0 && self.in_window(index, addr, part);
                 to.push(region.memory.span(addr, part, exposed, write, &self.era)?);
                 left -= part;

@@ -63,7 +63,7 @@ impl State {
             (Operation::Send, None) => self.deliver(index, peer, work, message),
             (Operation::Write(remote), None) => self.write(index, peer, work, remote, message),
             (Operation::AtomicWrite(remote), None) => self.atomic_write(peer, remote, message),
-            // Local operations are never sent.
+            // Local operations are never sent to a responder.
             (Operation::Invalidate(_) | Operation::Bind(_), None) => Ok(Reply::Lost),
         };
         let executed = matches!(result, Ok(Reply::Done(_)));
@@ -121,7 +121,7 @@ impl State {
         message: Source<'_>,
     ) {
         self.establish(peer);
-        // A new message is accepted with any sequence number, because messages before it may have been lost.
+        // A new message is accepted with any sequence number, because messages before it can be lost.
         if let Some(pair) = self.pairs.get_mut(peer) {
             pair.expected_psn = flight.psn.wrapping_add(flight.packets) & PSN_MASK;
         }
@@ -210,7 +210,7 @@ impl State {
         let Some((id, slot)) = self.pop_receive(peer) else { return };
         let Some(pair) = self.pairs.get(peer) else { return };
         let header = if origin.is_some() { HEADER as u64 } else { 0 };
-        // No message is longer than 2^31 bytes, so the length fits.
+        // No message is longer than 2^31 bytes, so the length fits a `u32`.
         let len = u32::try_from(work.len + header).unwrap_or(u32::MAX);
         let wc = completion::received(id, opcode, pair.qpn, len, work.extra, origin);
         let cq = pair.receive_cq;

@@ -157,9 +157,9 @@ unsafe fn session<'a>(qp: *mut ibv_qp_ex) -> Session<'a> {
     // SAFETY: the pair is alive, and nobody else posts (caller). Each pair of this provider is the beginning of a
     // `SoftPair`.
     let drafts = unsafe { &mut (*qp.cast::<SoftPair>()).drafts };
-    // SAFETY: the object is alive (caller).
+    // SAFETY: the pair is alive (caller).
     let id = unsafe { (*qp).wr_id };
-    // SAFETY: the object is alive (caller).
+    // SAFETY: the pair is alive (caller).
     let flags = unsafe { (*qp).wr_flags };
     Session { drafts, id, flags }
 }
@@ -238,7 +238,7 @@ functions! {
     }
 
     fn atomic_write(session, rkey: u32, addr: u64, value: *const c_void) {
-        // SAFETY: `value` points to 8 bytes that may be read (caller). An array of bytes needs no alignment.
+        // SAFETY: `value` points to 8 readable bytes (caller). An array of bytes needs no alignment.
         let value = unsafe { value.cast::<[u8; 8]>().read() };
         let write = Operation::AtomicWrite(Remote { addr, rkey });
         session.draft(ibv_wr_opcode::IBV_WR_ATOMIC_WRITE, write, Extra::Nothing);
@@ -250,7 +250,7 @@ functions! {
     }
 
     fn bind_mw(session, mw: *mut ibv_mw, rkey: u32, info: *const ibv_mw_bind_info) {
-        // SAFETY: `info` may be read (caller).
+        // SAFETY: `info` points to a readable struct (caller).
         let info = unsafe { info.read() };
         // SAFETY: the window is alive, and the region is alive or null (caller).
         let bind = unsafe { bind_of_type_2(mw, rkey, info) };
@@ -258,7 +258,7 @@ functions! {
     }
 
     fn set_ud_addr(session, ah: *mut ibv_ah, number: u32, qkey: u32) {
-        // SAFETY: the object is alive (caller).
+        // SAFETY: the address handle is alive (caller).
         let to = unsafe { destination(ah, number, qkey) };
         session.last(|draft| draft.to = to)
     }
@@ -268,13 +268,13 @@ functions! {
     }
 
     fn set_sge_list(session, count: usize, list: *const ibv_sge) {
-        // SAFETY: the list has `count` elements (caller).
+        // SAFETY: the list has `count` elements, and `count` is not 0 (caller).
         let elements = if count == 0 { &[] } else { unsafe { slice::from_raw_parts(list, count) } };
         session.last(|draft| draft.elements = elements.to_vec())
     }
 
     fn set_inline_data(session, data: *mut c_void, len: usize) {
-        // SAFETY: `data` points to `len` bytes that may be read (caller).
+        // SAFETY: `data` points to `len` readable bytes (caller).
         let bytes = if len == 0 { &[] } else { unsafe { slice::from_raw_parts(data.cast::<u8>(), len) } };
         session.last(|draft| draft.inline = Some(bytes.to_vec()))
     }
@@ -286,7 +286,7 @@ functions! {
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the pair is alive, and nobody else posts (caller).
     let drafts = mem::take(unsafe { session(qp) }.drafts);
-    // SAFETY: the object is alive (caller).
+    // SAFETY: the pair is alive (caller).
     let pair = unsafe { find(qp.cast::<SoftPair>()) };
     let mut state = pair.context.fabric.lock();
     let device = state.pairs.get(pair.index).map(|pair| pair.device);

@@ -123,12 +123,12 @@ impl Region {
     }
 
     fn lkey(&self) -> u32 {
-        // SAFETY: the object is alive.
+        // SAFETY: the region is registered: no test asks for a key of a region that has ended.
         unsafe { (*self.mr.as_ptr()).lkey }
     }
 
     fn rkey(&self) -> u32 {
-        // SAFETY: the object is alive.
+        // SAFETY: the region is registered: no test asks for a key of a region that has ended.
         unsafe { (*self.mr.as_ptr()).rkey }
     }
 
@@ -217,7 +217,8 @@ impl Node {
 
     fn register_in(&self, domain: NonNull<ibv_pd>, words: usize, access: u32) -> Result<Region, Errno> {
         let words = Box::into_raw(vec![0_u64; words].into_boxed_slice());
-        // SAFETY: the domain is alive, and the test gives the memory to the device.
+        // SAFETY: the domain is alive. The memory stays allocated until the region has ended: the drop of the node
+        // frees it.
         match unsafe { Soft.reg_mr(domain, words.cast(), words.len() * 8, ibv_access_flags(access)) } {
             Ok(mr) => {
                 let region = Region { mr, words, live: true };
@@ -237,14 +238,14 @@ impl Node {
     }
 
     fn deregister(&self, region: &Region) -> Result<(), Errno> {
-        // SAFETY: the object is alive: no test destroys an object twice.
+        // SAFETY: the region is registered: no test deregisters a region twice.
         unsafe { Soft.dereg_mr(region.mr) }.map_err(|error| error.errno())?;
         self.regions.borrow_mut().iter_mut().filter(|other| other.mr == region.mr).for_each(|other| other.live = false);
         Ok(())
     }
 
     fn destroy(&self, pair: Pair) -> Result<(), Errno> {
-        // SAFETY: the object is alive: no test destroys an object twice.
+        // SAFETY: the pair is alive: no test destroys a pair twice.
         unsafe { Soft.destroy_qp(pair.qp) }.map_err(|error| error.errno())?;
         self.pairs.borrow_mut().retain(|qp| *qp != pair.qp);
         Ok(())
@@ -285,12 +286,12 @@ impl Node {
 
     fn arm(&self, solicited_only: bool) {
         let arm = self.ops().req_notify_cq.unwrap();
-        // SAFETY: the object is alive.
+        // SAFETY: the queue is alive.
         assert_eq!(unsafe { arm(self.cq.as_ptr(), i32::from(solicited_only)) }, 0);
     }
 
     fn take_event(&self) -> bool {
-        // SAFETY: the object is alive.
+        // SAFETY: the channel is alive.
         unsafe { Soft.take_cq_event_of(self.channel) }.unwrap().is_some()
     }
 
@@ -308,8 +309,8 @@ impl Node {
         }
         let mut bad = ptr::null_mut::<ibv_send_wr>();
         let post = self.ops().post_send.unwrap();
-        // SAFETY: the pair is alive. `next` is a list of requests, and the device may use the memory that they name
-        // until the node is dropped.
+        // SAFETY: the pair is alive. `next` is a list of requests, and the test lets the device use the memory that
+        // they name until the node is dropped.
         let errno = unsafe { post(pair.qp.as_ptr(), next, &mut bad) };
         // SAFETY: `bad` is null, or points to a request of the list.
         (errno, unsafe { bad.as_ref() }.map(|bad| bad.wr_id))
@@ -323,8 +324,8 @@ impl Node {
         }
         let mut bad = ptr::null_mut::<ibv_recv_wr>();
         let post = self.ops().post_recv.unwrap();
-        // SAFETY: the pair is alive. `next` is a list of requests, and the device may use the memory that they name
-        // until the node is dropped.
+        // SAFETY: the pair is alive. `next` is a list of requests, and the test lets the device use the memory that
+        // they name until the node is dropped.
         let errno = unsafe { post(pair.qp.as_ptr(), next, &mut bad) };
         // SAFETY: `bad` is null, or points to a request of the list.
         (errno, unsafe { bad.as_ref() }.map(|bad| bad.wr_id))
@@ -358,34 +359,34 @@ impl Drop for Node {
             return;
         }
         for qp in self.pairs.take() {
-            // SAFETY: the object is alive.
+            // SAFETY: the pair is alive: `destroy` removes ended pairs from the list.
             unsafe { Soft.destroy_qp(qp) }.unwrap();
         }
         for queue in self.queues.take() {
-            // SAFETY: the object is alive.
+            // SAFETY: the queue is alive: a test that destroys a shared queue removes it from the list.
             unsafe { Soft.destroy_srq(queue) }.unwrap();
         }
         for window in self.windows.take() {
-            // SAFETY: the object is alive.
+            // SAFETY: the window is alive: a test that frees a window removes it from the list.
             unsafe { Soft.dealloc_mw(window) }.unwrap();
         }
         for address in self.addresses.take() {
-            // SAFETY: the object is alive.
+            // SAFETY: the address handle is alive: a test that destroys a handle removes it from the list.
             unsafe { Soft.destroy_ah(address) }.unwrap();
         }
         for region in self.regions.take() {
             if region.live {
-                // SAFETY: the object is alive.
+                // SAFETY: the region is registered (`live`).
                 unsafe { Soft.dereg_mr(region.mr) }.unwrap();
             }
             // SAFETY: the memory is no longer registered.
             drop(unsafe { Box::from_raw(region.words) });
         }
-        // SAFETY: the object is alive, and nobody uses it any more.
+        // SAFETY: the queue is alive, and nobody uses it any more.
         unsafe { Soft.destroy_cq(self.cq) }.unwrap();
-        // SAFETY: the object is alive, and nobody uses it any more.
+        // SAFETY: the channel is alive, and nobody uses it any more.
         unsafe { Soft.destroy_comp_channel(self.channel) }.unwrap();
-        // SAFETY: the object is alive, and nobody uses it any more.
+        // SAFETY: the domain is alive, and nobody uses it any more.
         unsafe { Soft.dealloc_pd(self.domain) }.unwrap();
         // SAFETY: the context is open, and nobody uses it any more.
         unsafe { Soft.close_device(self.context) }.unwrap();
@@ -398,12 +399,12 @@ fn receive_wr(id: u64, sges: &mut [ibv_sge]) -> ibv_recv_wr {
 
 impl Pair {
     fn qpn(self) -> u32 {
-        // SAFETY: the object is alive.
+        // SAFETY: the pair is alive: no test uses a pair that it has destroyed.
         unsafe { (*self.qp.as_ptr()).qp_num }
     }
 
     fn modify(self, mut attributes: ibv_qp_attr, mask: u32) -> Result<(), Errno> {
-        // SAFETY: the object is alive.
+        // SAFETY: the pair is alive: no test uses a pair that it has destroyed.
         unsafe { Soft.modify_qp(self.qp, &mut attributes, ibv_qp_attr_mask(mask)) }.map_err(|error| error.errno())
     }
 
@@ -414,7 +415,7 @@ impl Pair {
     }
 
     fn query(self) -> ibv_qp_attr {
-        // SAFETY: the object is alive.
+        // SAFETY: the pair is alive: no test uses a pair that it has destroyed.
         unsafe { Soft.query_qp(self.qp, ibv_qp_attr_mask(0x1f_ffff)) }.unwrap()
     }
 

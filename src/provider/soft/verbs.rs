@@ -99,7 +99,7 @@ impl Provider for Soft {
     }
 
     unsafe fn dealloc_pd(&self, pd: NonNull<ibv_pd>) -> Result<(), VerbError> {
-        // SAFETY: the object is alive, and the caller does not use it after a success.
+        // SAFETY: the domain is alive, and the caller does not use it after a success.
         unsafe { destroy(pd, Verb::DeallocPd, State::dealloc_pd) }
     }
 
@@ -110,9 +110,9 @@ impl Provider for Soft {
         len: usize,
         access: ibv_access_flags,
     ) -> Result<NonNull<ibv_mr>, VerbError> {
-        // SAFETY: the object is alive (caller).
+        // SAFETY: the domain is alive (caller).
         let domain = unsafe { find(pd.as_ptr()) };
-        // SAFETY: the caller gives the memory to the device.
+        // SAFETY: the caller gives the memory to the device until the region has ended.
         let memory = unsafe { Registration::new(addr, len, None, access) };
         memory_verbs::register(Verb::RegMr, &domain, memory)
     }
@@ -125,9 +125,9 @@ impl Provider for Soft {
         iova: u64,
         access: ibv_access_flags,
     ) -> Result<NonNull<ibv_mr>, VerbError> {
-        // SAFETY: the object is alive (caller).
+        // SAFETY: the domain is alive (caller).
         let domain = unsafe { find(pd.as_ptr()) };
-        // SAFETY: the caller gives the memory to the device.
+        // SAFETY: the caller gives the memory to the device until the region has ended.
         let memory = unsafe { Registration::new(addr, len, Some(iova), access) };
         memory_verbs::register(Verb::RegMrIova, &domain, memory)
     }
@@ -142,23 +142,23 @@ impl Provider for Soft {
         _: RawFd,
         _: ibv_access_flags,
     ) -> Result<NonNull<ibv_mr>, VerbError> {
-        // SAFETY: the object is alive (caller).
+        // SAFETY: the domain is alive (caller).
         let domain = unsafe { find(pd.as_ptr()) };
         domain.control(Verb::RegDmabufMr, |_, _| Err(libc::EOPNOTSUPP))
     }
 
     unsafe fn dereg_mr(&self, mr: NonNull<ibv_mr>) -> Result<(), VerbError> {
-        // SAFETY: the object is alive, and the caller does not use it after a success.
+        // SAFETY: the region is alive, and the caller does not use it after a success.
         unsafe { destroy(mr, Verb::DeregMr, State::dereg_mr) }
     }
 
     unsafe fn alloc_mw(&self, pd: NonNull<ibv_pd>, kind: ibv_mw_type) -> Result<NonNull<ibv_mw>, VerbError> {
-        // SAFETY: the object is alive (caller).
+        // SAFETY: the domain is alive (caller).
         memory_verbs::alloc_window(&unsafe { find(pd.as_ptr()) }, kind)
     }
 
     unsafe fn dealloc_mw(&self, mw: NonNull<ibv_mw>) -> Result<(), VerbError> {
-        // SAFETY: the object is alive, and the caller does not use it after a success.
+        // SAFETY: the window is alive, and the caller does not use it after a success.
         unsafe { destroy(mw, Verb::DeallocMw, State::dealloc_mw) }
     }
 
@@ -167,12 +167,12 @@ impl Provider for Soft {
         pd: NonNull<ibv_pd>,
         attributes: &mut ibv_ah_attr,
     ) -> Result<NonNull<ibv_ah>, VerbError> {
-        // SAFETY: the object is alive (caller).
+        // SAFETY: the domain is alive (caller).
         memory_verbs::create_address(&unsafe { find(pd.as_ptr()) }, attributes)
     }
 
     unsafe fn destroy_ah(&self, ah: NonNull<ibv_ah>) -> Result<(), VerbError> {
-        // SAFETY: the object is alive, and the caller does not use it after a success.
+        // SAFETY: the address handle is alive, and the caller does not use it after a success.
         unsafe { destroy(ah, Verb::DestroyAh, State::destroy_ah) }
     }
 
@@ -185,7 +185,7 @@ impl Provider for Soft {
     }
 
     unsafe fn destroy_comp_channel(&self, channel: NonNull<ibv_comp_channel>) -> Result<(), VerbError> {
-        // SAFETY: the object is alive, and the caller does not use it after a success.
+        // SAFETY: the channel is alive, and the caller does not use it after a success.
         unsafe { destroy(channel.cast::<SoftChannel>(), Verb::DestroyCompChannel, State::destroy_channel) }
     }
 
@@ -193,7 +193,7 @@ impl Provider for Soft {
         &self,
         channel: NonNull<ibv_comp_channel>,
     ) -> Result<Option<NonNull<ibv_cq>>, VerbError> {
-        // SAFETY: the object is alive (caller).
+        // SAFETY: the channel is alive (caller).
         let channel = unsafe { find(channel.cast::<SoftChannel>().as_ptr()) };
         Ok(channel.control(Verb::GetCqEvent, State::take_event)?.and_then(NonNull::new))
     }
@@ -207,7 +207,7 @@ impl Provider for Soft {
     ) -> Result<NonNull<ibv_cq>, VerbError> {
         let (channel, comp_vector) = (channel.as_ptr(), vector);
         let attributes = ibv_cq_init_attr_ex { cqe, channel, comp_vector, ..Default::default() };
-        // SAFETY: the context is open, and its channel is alive (caller).
+        // SAFETY: the context is open, and the channel in the attributes is alive (caller).
         unsafe { create_queue(context, &attributes, None) }.map(NonNull::cast)
     }
 
@@ -220,13 +220,13 @@ impl Provider for Soft {
         if attributes.comp_mask != 0 {
             return Err(refused(libc::EOPNOTSUPP));
         }
-        // SAFETY: the context is open, and its channel is alive or null (caller).
+        // SAFETY: the context is open, and the channel in the attributes is alive or null (caller).
         let queue = unsafe { create_queue(context, attributes, Some(attributes.wc_flags)) };
         queue.map(NonNull::cast).map_err(|error| refused(error.errno()))
     }
 
     unsafe fn resize_cq(&self, cq: NonNull<ibv_cq>, cqe: u32) -> Result<(), VerbError> {
-        // SAFETY: the object is alive (caller).
+        // SAFETY: the queue is alive (caller).
         let queue = unsafe { find(cq.as_ptr()) };
         let granted = queue_verbs::resize_cq(&queue, cqe)?;
         // SAFETY: the queue is alive, and nobody else uses its `cqe` during this call (caller).
@@ -235,7 +235,7 @@ impl Provider for Soft {
     }
 
     unsafe fn destroy_cq(&self, cq: NonNull<ibv_cq>) -> Result<(), VerbError> {
-        // SAFETY: the object is alive, and the caller does not use it after a success.
+        // SAFETY: the queue is alive, and the caller does not use it after a success.
         unsafe { destroy(cq.cast::<SoftQueue>(), Verb::DestroyCq, State::destroy_cq) }
     }
 
@@ -244,7 +244,7 @@ impl Provider for Soft {
         pd: NonNull<ibv_pd>,
         attributes: &mut ibv_srq_init_attr,
     ) -> Result<NonNull<ibv_srq>, VerbError> {
-        // SAFETY: the object is alive (caller).
+        // SAFETY: the domain is alive (caller).
         queue_verbs::create_srq(&unsafe { find(pd.as_ptr()) }, attributes)
     }
 
@@ -254,7 +254,7 @@ impl Provider for Soft {
         attributes: &mut ibv_srq_attr,
         mask: ibv_srq_attr_mask,
     ) -> Result<(), VerbError> {
-        // SAFETY: the object is alive (caller).
+        // SAFETY: the shared queue is alive (caller).
         let srq = unsafe { find(srq.as_ptr()) };
         srq.control(Verb::ModifySrq, |state, index| {
             state.modify_srq(index, attributes, mask)?;
@@ -264,13 +264,13 @@ impl Provider for Soft {
     }
 
     unsafe fn query_srq(&self, srq: NonNull<ibv_srq>) -> Result<ibv_srq_attr, VerbError> {
-        // SAFETY: the object is alive (caller).
+        // SAFETY: the shared queue is alive (caller).
         let srq = unsafe { find(srq.as_ptr()) };
         srq.control(Verb::QuerySrq, |state, index| state.query_srq(index))
     }
 
     unsafe fn destroy_srq(&self, srq: NonNull<ibv_srq>) -> Result<(), VerbError> {
-        // SAFETY: the object is alive, and the caller does not use it after a success.
+        // SAFETY: the queue is alive, and the caller does not use it after a success.
         unsafe { destroy(srq, Verb::DestroySrq, State::destroy_srq) }
     }
 
@@ -304,38 +304,38 @@ impl Provider for Soft {
         attributes: &mut ibv_qp_attr,
         mask: ibv_qp_attr_mask,
     ) -> Result<(), VerbError> {
-        // SAFETY: the object is alive (caller).
+        // SAFETY: the pair is alive (caller).
         let pair = unsafe { find(qp.as_ptr()) };
         pair.control(Verb::ModifyQp, |state, index| {
             let new = state.modify_pair(index, attributes, mask)?;
-            // libibverbs also stores the new state in the C struct. The lock is held here, so that two threads may
-            // modify the pair at the same time.
-            // SAFETY: the pair is alive (caller). All writes of this member are under the lock, and only the owner of
-            // the pair reads it.
+            // libibverbs also stores the new state in the C struct. This closure runs under the lock, so two threads
+            // can modify the pair at the same time.
+            // SAFETY: the pair is alive (caller). All writes of `state` are under the lock, and only the owner of the
+            // pair reads it.
             unsafe { (*qp.as_ptr()).state = new };
             Ok(())
         })
     }
 
     unsafe fn query_qp(&self, qp: NonNull<ibv_qp>, mask: ibv_qp_attr_mask) -> Result<ibv_qp_attr, VerbError> {
-        // SAFETY: the object is alive (caller).
+        // SAFETY: the pair is alive (caller).
         let pair = unsafe { find(qp.as_ptr()) };
         pair.control(Verb::QueryQp, |state, index| state.query_pair(index, mask))
     }
 
     unsafe fn destroy_qp(&self, qp: NonNull<ibv_qp>) -> Result<(), VerbError> {
-        // SAFETY: the object is alive, and the caller does not use it after a success.
+        // SAFETY: the pair is alive, and the caller does not use it after a success.
         unsafe { destroy(qp.cast::<SoftPair>(), Verb::DestroyQp, State::destroy_pair) }
     }
 
     unsafe fn attach_mcast(&self, qp: NonNull<ibv_qp>, gid: &ibv_gid, _: u16) -> Result<(), VerbError> {
-        // SAFETY: the object is alive (caller).
+        // SAFETY: the pair is alive (caller).
         let pair = unsafe { find(qp.as_ptr()) };
         pair.control(Verb::AttachMcast, |state, index| state.attach(index, gid))
     }
 
     unsafe fn detach_mcast(&self, qp: NonNull<ibv_qp>, gid: &ibv_gid, _: u16) -> Result<(), VerbError> {
-        // SAFETY: the object is alive (caller).
+        // SAFETY: the pair is alive (caller).
         let pair = unsafe { find(qp.as_ptr()) };
         pair.control(Verb::DetachMcast, |state, index| state.detach(index, gid))
     }
@@ -367,7 +367,7 @@ unsafe fn create_queue(
 ) -> Result<NonNull<SoftQueue>, VerbError> {
     // SAFETY: the context is open (caller).
     let context = unsafe { open_context(context.as_ptr()) };
-    // SAFETY: the object is alive, or null (caller).
+    // SAFETY: the channel is alive, or null (caller).
     let channel = unsafe { find_unless_null(attributes.channel.cast::<SoftChannel>()) };
     queue_verbs::create_cq(context, channel, attributes, fields)
 }
@@ -382,14 +382,14 @@ unsafe fn create_pair(
     attributes: &mut ibv_qp_init_attr,
     operations: Option<u64>,
 ) -> Result<NonNull<SoftPair>, VerbError> {
-    // SAFETY: the object is alive (caller).
+    // SAFETY: the domain is alive (caller).
     let domain = unsafe { find(pd.as_ptr()) };
     let queues = queue_verbs::Queues {
-        // SAFETY: the object is alive, or null (caller).
+        // SAFETY: the queue is alive, or null (caller).
         send: unsafe { find_unless_null(attributes.send_cq) },
-        // SAFETY: the object is alive, or null (caller).
+        // SAFETY: the queue is alive, or null (caller).
         receive: unsafe { find_unless_null(attributes.recv_cq) },
-        // SAFETY: the object is alive, or null (caller).
+        // SAFETY: the queue is alive, or null (caller).
         shared: unsafe { find_unless_null(attributes.srq) },
     };
     queue_verbs::create_qp(&domain, &queues, attributes, operations)

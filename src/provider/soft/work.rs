@@ -121,8 +121,8 @@ pub(super) struct Queue<W> {
 
 impl<W> Queue<W> {
     pub(super) fn new(depth: u32) -> Self {
-        // A deeper queue grows when it is used. A program with many pairs uses few of them at a time, so full room for
-        // all pairs would waste memory.
+        // Reserve room for at most `RESERVED` requests: the queue grows when it is used. A program with many pairs uses
+        // few of them at a time, so full room for all pairs would waste memory.
         let room = usize::try_from(depth).map_or(RESERVED, |depth| depth.min(RESERVED));
         Self { work: VecDeque::with_capacity(room), depth: u64::from(depth), posted: 0, freed: 0, spare: Vec::new() }
     }

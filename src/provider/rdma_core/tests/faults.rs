@@ -36,7 +36,7 @@ impl Two {
         let region = unsafe { RdmaCore.reg_mr(self.device.domain, start, 64, ibv_access_flags(access)) }.unwrap();
         self.memory.push(memory);
         self.regions.push(region);
-        // SAFETY: the object is alive.
+        // SAFETY: the region is alive.
         let lkey = unsafe { (*region.as_ptr()).lkey };
         ibv_sge { addr: start.expose_provenance() as u64, length: 64, lkey }
     }
@@ -51,7 +51,7 @@ impl Two {
 
     /// Waits at most a second for the expected states of both pairs, and returns their states.
     fn states(&self, expected: (ibv_qp_state, ibv_qp_state)) -> (ibv_qp_state, ibv_qp_state) {
-        // SAFETY: the object is alive.
+        // SAFETY: the pair is alive.
         let state = |qp| unsafe { RdmaCore.query_qp(qp, ibv_qp_attr_mask::IBV_QP_STATE) }.unwrap().qp_state;
         let start = Instant::now();
         loop {
@@ -68,7 +68,7 @@ impl Two {
             unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
         }
         for region in self.regions {
-            // SAFETY: the object is alive, and nobody else uses it.
+            // SAFETY: the region is alive, and nobody uses it any more.
             unsafe { RdmaCore.dereg_mr(region) }.unwrap();
         }
         self.device.close();
@@ -110,14 +110,14 @@ fn c022_c160_c161_a_path_names_a_port_and_a_row() {
             | M::IBV_QP_MIN_RNR_TIMER;
         // SAFETY: the pair is alive, and nobody else uses it.
         assert_eq!(unsafe { RdmaCore.modify_qp(pair, &mut attributes, mask) }.unwrap_err().errno(), errno);
-        // SAFETY: the object is alive, and nobody else uses it.
+        // SAFETY: the domain is alive.
         let error = unsafe { RdmaCore.create_ah(device.domain, &mut { address }) }.unwrap_err();
         assert_eq!(error.errno(), errno);
-        // SAFETY: the object is alive, and nobody else uses it.
+        // SAFETY: the pair is alive.
         let state = unsafe { RdmaCore.query_qp(pair, M::IBV_QP_STATE) }.unwrap().qp_state;
         assert_eq!(state, ibv_qp_state::IBV_QPS_INIT, "as it was");
     }
-    // SAFETY: the object is alive, and nobody else uses it.
+    // SAFETY: the pair is alive, and nobody uses it any more.
     unsafe { RdmaCore.destroy_qp(pair) }.unwrap();
     device.close();
 }
@@ -137,7 +137,7 @@ fn c066_a_list_stops_at_its_bad_request() {
     let mut bad = ptr::null_mut();
     // SAFETY: the context is open.
     let post = unsafe { (*two.device.context.as_ptr()).ops }.post_send.unwrap();
-    // SAFETY: the list has three requests, whose memory outlives the pair.
+    // SAFETY: the pair is alive. The list has three requests, whose memory outlives the pair.
     let errno = unsafe { post(two.left.as_ptr(), &mut first, &mut bad) };
     assert_eq!((errno, bad), (libc::EINVAL, ptr::from_mut(&mut second)));
     let mut done: Vec<u64> = two.device.wait(2).iter().map(|wc| wc.wr_id).collect();
@@ -157,11 +157,12 @@ fn c073_c074_memory_must_be_there_and_bear_being_written() {
         unsafe { libc::mmap(ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
     assert_ne!(page, libc::MAP_FAILED);
     let page = page.cast::<u8>();
-    // SAFETY: the domain is alive, and the program never accesses the page. A call that is refused registers nothing.
+    // SAFETY: the domain is alive, and the program never accesses the page. The page is mapped while it is registered:
+    // a call that is refused registers nothing.
     let register = |access| unsafe { RdmaCore.reg_mr(device.domain, page, 4096, ibv_access_flags(access)) };
     assert_eq!(register(LOCAL_WRITE).unwrap_err().errno(), libc::EFAULT);
     let to_read = register(0).unwrap();
-    // SAFETY: the object is alive.
+    // SAFETY: the region is alive, and nobody uses it any more.
     unsafe { RdmaCore.dereg_mr(to_read) }.unwrap();
     // SAFETY: the page is ours, and is not registered any more.
     assert_eq!(unsafe { libc::munmap(page.cast(), 4096) }, 0);
@@ -206,7 +207,7 @@ fn c095_a_receive_into_memory_that_is_not_to_be_written_breaks_both_pairs() {
 fn c107_a_read_into_memory_that_is_not_to_be_written_leaves_the_peer_alone() {
     let mut two = Two::new();
     let (mut target, source) = (two.region(0), two.region(REMOTE_READ));
-    // SAFETY: the object is alive.
+    // SAFETY: the region is alive.
     let rkey = unsafe { (*two.regions[1].as_ptr()).rkey };
     let mut wr = ibv_send_wr { opcode: ibv_wr_opcode::IBV_WR_RDMA_READ, ..send(1, &mut target) };
     wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: source.addr, rkey };
@@ -222,14 +223,14 @@ fn c156_c170_what_the_device_has_not_it_says() {
     let device = Device::open();
     let attr = ibv_srq_attr { max_wr: 4, max_sge: 28, srq_limit: 0 };
     let mut init = ibv_srq_init_attr { attr, ..ibv_srq_init_attr::default() };
-    // SAFETY: the object is alive.
+    // SAFETY: the domain is alive.
     let error = unsafe { RdmaCore.create_srq(device.domain, &mut init) }.unwrap_err();
     assert_eq!(error.errno(), libc::EINVAL);
     for qp_type in [ibv_qp_type::IBV_QPT_RAW_PACKET, ibv_qp_type::IBV_QPT_XRC_SEND] {
         let cap = ibv_qp_cap { max_send_wr: 1, max_send_sge: 1, ..ibv_qp_cap::default() };
         let (send_cq, recv_cq) = (device.cq.as_ptr(), device.cq.as_ptr());
         let mut init = ibv_qp_init_attr { send_cq, recv_cq, cap, qp_type, ..ibv_qp_init_attr::default() };
-        // SAFETY: the object is alive.
+        // SAFETY: the domain and the queues are alive.
         let error = unsafe { RdmaCore.create_qp(device.domain, &mut init) }.unwrap_err();
         assert_eq!(error.errno(), libc::EOPNOTSUPP, "{qp_type:?}");
     }

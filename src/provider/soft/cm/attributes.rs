@@ -105,7 +105,7 @@ impl State {
     }
 
     pub(super) fn cm_break(&mut self, (pair, epoch): HeldPair) {
-        // The program may have destroyed the pair, and another pair may have its index now.
+        // If the program has destroyed the pair, perhaps another pair has its index now. That pair has another epoch.
         if self.pairs.get(pair).is_some_and(|pair| pair.epoch == epoch) {
             self.enter_error(pair);
         }

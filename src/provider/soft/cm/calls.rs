@@ -105,7 +105,8 @@ impl Cm {
         if !self.id_mut(number)?.groups.remove(&group.ip()) {
             return Err(libc::EADDRNOTAVAIL);
         }
-        // Drop the events of the membership too.
+        // Also drop the join, if it is not reported yet, and the multicast events of the identifier that the program
+        // has not taken.
         self.work.retain(|work| !matches!(work, Work::Joined(id, ip) if (*id, *ip) == (number, group.ip())));
         self.forget_where(|event| {
             let kinds = [RawEventKind::MULTICAST_JOIN, RawEventKind::MULTICAST_ERROR];
@@ -205,7 +206,7 @@ impl State {
         let id = self.cm.id(number)?;
         let (Some(from), Some(to)) = (id.local, id.peer_address) else { return Err(libc::EINVAL) };
         if self.is_iwarp() && id.space == PortSpace::Tcp {
-            // This call connects the stream, so it finds out whether somebody listens.
+            // The call connects a TCP stream, so it fails if nobody listens at `to`.
             let is_host = matches!(self.route(to.ip().to_canonical()), Route::Device(_));
             if is_host && self.cm.listener(PortSpace::Tcp, to).is_none() {
                 self.cm_fail_connect(number, parameters);
@@ -242,7 +243,7 @@ impl State {
         let link = id.link.ok_or(libc::EINVAL)?;
         let offer = offer(parameters, [link.serves, link.starts], id.own.psn)?;
         let peer_is_gone = id.peer_is_gone;
-        // From here on, the request is consumed, even if the accept fails.
+        // From here on, the request is used up: if the accept fails, the program cannot accept it again.
         if offer.data.len() > if is_datagram { FOUND_BYTES } else { ACCEPT_BYTES } {
             self.cm_refuse(number, Vec::new());
             return Err(libc::EINVAL);
@@ -252,8 +253,8 @@ impl State {
         if peer_is_gone {
             id.rest(Phase::Dead);
             if self.is_iwarp() && !is_datagram {
-                // The device moves the pair before it answers the peer. The answer then fails, because the peer has
-                // ended.
+                // The device moves the pair to Ready To Send before it answers the peer. The answer then fails, because
+                // the peer has ended.
                 self.cm_raise_pair(number)?;
                 self.cm.id_mut(number)?.pair = None;
                 return Err(libc::ECONNRESET);
@@ -339,7 +340,7 @@ impl State {
                 self.cm.post(number, What::DisconnectReply);
                 self.cm_let_rest(number);
             }
-            // There is no connection, or the connection has ended already.
+            // In the other phases there is no connection yet, or it is ending or has ended: there is nothing to do.
             _ => {}
         }
         Ok(())

@@ -22,7 +22,7 @@ mod attributes;
 mod calls;
 mod wire;
 
-// Not under Miri, which takes long for these tests: this module has no `unsafe` code.
+// Not under Miri: these tests take long there, and this module has no `unsafe` code for Miri to check.
 #[cfg(all(test, not(miri)))]
 mod tests;
 
@@ -347,7 +347,7 @@ impl Cm {
             inbox.signal.lower();
         }
         let event = event?;
-        // The events of an identifier are dropped with it, so the identifier exists.
+        // When an identifier is dropped, its events are dropped too. So the identifier of this event exists.
         let id = self.ids.get_mut(&event.id)?;
         let key = id.key;
         if let Some(request) = event.request {
@@ -443,7 +443,8 @@ impl RawId for Identifier {
     }
 
     fn connect(&mut self, parameters: &Parameters<'_>) -> Result<(), VerbError> {
-        // iWARP: the call connects a TCP stream, and blocks until that succeeds or fails.
+        // On iWARP, the call connects a TCP stream, and blocks until the stream is connected or has failed. Neither
+        // happens while a fault loses all requests.
         let is_silent = || {
             let state = self.channel.fabric.lock();
             state.is_iwarp() && state.faults.loses_all_cm_requests()

@@ -173,7 +173,7 @@ impl State {
         let to = to.or_else(|| self.cm.ids.iter().find(|(_, id)| id.peer == Some(from)).map(|(&number, _)| number));
         let Some(to) = to else { return };
         let Ok(id) = self.cm.id(to) else {
-            // The identifier was destroyed. The host still answers a disconnect.
+            // The program has destroyed the identifier. Its host still answers a disconnect, and drops other messages.
             if matches!(what, What::Disconnect) {
                 let what = What::DisconnectReply;
                 self.cm.work.push_back(Work::Carry(Message { from: to, device, to: Some(from), what }));
@@ -198,7 +198,8 @@ impl State {
                 if is_first {
                     self.cm.tell(to, RawEventKind::DISCONNECTED, 0);
                 }
-                // The second condition holds if both sides began to disconnect at the same time.
+                // If both sides began to disconnect at the same time, this side is in `Disconnected` when the answer
+                // arrives.
                 if is_first || self.cm.advance(to, Phase::Disconnected, Phase::Resting) {
                     self.cm_let_rest(to);
                 }
@@ -214,7 +215,7 @@ impl State {
         if !self.reaches(device) || self.faults.loses_cm_request() {
             return;
         }
-        // A retransmission: this client's request has arrived already.
+        // This client's request has arrived before: drop the retransmission.
         if self.cm.ids.values().any(|id| id.peer == Some(client)) {
             return;
         }
@@ -231,7 +232,7 @@ impl State {
         let psn = self.cm.first_psn();
         let gid = self.gid_of(by);
         let Ok(found) = self.cm.id_mut(listener) else { return };
-        // A request beyond the backlog is dropped, and the client retransmits it.
+        // Without room in the backlog, drop the request. The client sends it again.
         let Some(room) = found.room.checked_sub(1) else { return };
         found.room = room;
         let (channel, key) = (found.channel, found.key);
@@ -244,7 +245,7 @@ impl State {
         id.listener = Some(listener);
         id.peer = Some(client);
         id.own.psn = psn;
-        // This side serves the reads that the peer starts, and the reverse.
+        // This side serves the reads that the peer starts, and starts the reads that the peer serves.
         let (serves, starts) = (offer.starts, offer.serves);
         let Offer { retry_count, rnr_retry_count, queue_pair, psn, data, .. } = offer;
         id.link = Some(Link { gid, queue_pair, psn, serves, starts, retry_count, rnr_retry_count });
@@ -271,7 +272,7 @@ impl State {
         } else if let Ok(id) = self.cm.id_mut(client)
             && let Some(sent) = &mut id.sent
         {
-            // The server's host confirms the request. So the client stops sending the request, and waits longer.
+            // The server's host confirms the request. So the client does not send the request again, and waits longer.
             sent.times = SENDINGS;
             self.start_timer(TimerOf::Cm(client), HELD_TIME);
         }
@@ -366,7 +367,7 @@ impl State {
                 self.cm.push(Event { id: number, kind, status, parameters, request: None });
                 self.cm.break_later(number);
             }
-            // The device has connected this side already, and the client has ended since.
+            // On iWARP, the accept has already connected this side. The reject says that the client has ended since.
             Phase::Connected if is_iwarp => self.cm_disconnected(number),
             _ => {}
         }

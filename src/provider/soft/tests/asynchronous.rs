@@ -129,12 +129,12 @@ fn events_of_a_destroyed_object_vanish() {
     let link = Link::automatic();
     let srq = link.left.shared(2);
     let mut attributes = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: 1 };
-    // SAFETY: the object is alive.
+    // SAFETY: the shared queue is alive.
     unsafe { Soft.modify_srq(srq, &mut attributes, ibv_srq_attr_mask::IBV_SRQ_LIMIT) }.unwrap();
     drain(link.a, true);
     link.left.destroy(link.a).unwrap();
     let srq = link.left.queues.borrow_mut().pop().unwrap();
-    // SAFETY: the queue is alive, and nobody uses it any more.
+    // SAFETY: the shared queue is alive, and nobody uses it any more.
     unsafe { Soft.destroy_srq(srq) }.unwrap();
     assert!(link.left.take_async().is_none());
 }
@@ -219,7 +219,7 @@ fn second_queue(node: &Node, depth: u32) -> NonNull<ibv_cq> {
 }
 
 fn take(node: &Node) -> Option<*mut ibv_cq> {
-    // SAFETY: the object is alive.
+    // SAFETY: the channel is alive.
     unsafe { Soft.take_cq_event_of(node.channel) }.unwrap().map(NonNull::as_ptr)
 }
 
@@ -233,7 +233,7 @@ fn a_channel_says_which_queue_it_was() {
     let pair = Pair { qp, gid: node.gid(1), settings: SETTINGS };
     pair.connect(pair);
     let arm = |cq: *mut ibv_cq| {
-        // SAFETY: the object is alive.
+        // SAFETY: the queue is alive.
         assert_eq!(unsafe { node.ops().req_notify_cq.unwrap()(cq, 0) }, 0);
     };
     arm(second.as_ptr());
@@ -246,7 +246,7 @@ fn a_channel_says_which_queue_it_was() {
     node.send(pair, Request::send(4, &[]));
     assert_eq!([take(&node), take(&node), take(&node)], [Some(second.as_ptr()), Some(node.cq.as_ptr()), None]);
     node.destroy(pair).unwrap();
-    // SAFETY: the queue is alive, and nobody uses it any more.
+    // SAFETY: the second queue is alive, and nobody uses it any more.
     unsafe { Soft.destroy_cq(second) }.unwrap();
 }
 
@@ -257,9 +257,9 @@ fn c130_a_queue_is_resized_and_keeps_what_it_has() {
     let pair = node.pair();
     pair.connect(pair);
     let write = |id| node.send(pair, Request::new(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, &[]));
-    // SAFETY: the object is alive.
+    // SAFETY: the queue is alive.
     let resize = |depth| unsafe { Soft.resize_cq(node.cq, depth) }.map_err(|error| error.errno());
-    // SAFETY: the object is alive.
+    // SAFETY: the queue is alive.
     let size = || unsafe { (*node.cq.as_ptr()).cqe };
     write(1);
     write(2);

@@ -63,7 +63,7 @@ fn c157_a_datagram_comes_with_its_header() {
     assert_eq!((wc.byte_len, wc.src_qp, wc.qp_num), (104, post.a.qpn(), post.b.qpn()));
     assert_eq!(wc.wc_flags, (ibv_wc_flags::IBV_WC_GRH | ibv_wc_flags::IBV_WC_WITH_IMM).0);
     assert_eq!((wc.slid, wc.sl, wc.pkey_index, wc.dlid_path_bits), (0, 3, 0, 0));
-    // SAFETY: the flag says that the completion has an immediate.
+    // SAFETY: the completion has immediate data, as its flag says (checked above).
     assert_eq!(u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }), 0x0102_0304);
     let bytes = to.get(104);
     assert_eq!(bytes[40..], text);
@@ -175,23 +175,23 @@ fn row_33_an_address_must_be_of_the_pairs_domain_and_alive() {
     let post = Post::new();
     // SAFETY: the context is open.
     let domain = unsafe { Soft.alloc_pd(post.left.context) }.unwrap();
-    // SAFETY: the object is alive.
+    // SAFETY: the domain is alive.
     let foreign = unsafe { Soft.create_ah(domain, &mut address_of(post.b.gid, 1)) }.unwrap();
     assert_eq!(post.status(Request::send(1, &[]).to(foreign, post.b.qpn(), QKEY)), S::IBV_WC_LOC_QP_OP_ERR);
     assert_eq!(post.a.state(), SQE);
     // SAFETY: the domain is alive. The call is refused while the domain has a child.
     assert_eq!(unsafe { Soft.dealloc_pd(domain) }.unwrap_err().errno(), libc::EBUSY);
-    // SAFETY: the object is alive, and nobody uses it any more.
+    // SAFETY: the address handle is alive, and nobody uses it any more.
     unsafe { Soft.destroy_ah(foreign) }.unwrap();
-    // SAFETY: the object is alive, and nobody uses it any more.
+    // SAFETY: the domain is alive, and nobody uses it any more.
     unsafe { Soft.dealloc_pd(domain) }.unwrap();
 
     let post = Post::on(Fabric::manual());
     post.left.send(post.a, post.to_right(Request::send(2, &[])));
     let ah = post.left.addresses.borrow_mut().pop().unwrap();
-    // SAFETY: the handle is alive. The request in flight names the handle only by its number.
+    // SAFETY: the address handle is alive. The request in flight names the handle only by its number.
     unsafe { Soft.destroy_ah(ah) }.unwrap();
-    // A new handle does not get the number of the destroyed one.
+    // A new address handle does not get the number of the destroyed one.
     post.left.address(post.b.gid);
     post.fabric.run();
     assert_eq!(post.left.completed(), [(2, S::IBV_WC_LOC_QP_OP_ERR)]);
@@ -248,12 +248,12 @@ const GROUP: [u8; 16] = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 const GROUP4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
 
 fn attach(pair: Pair, raw: [u8; 16]) -> Result<(), Errno> {
-    // SAFETY: the object is alive.
+    // SAFETY: the pair is alive.
     unsafe { Soft.attach_mcast(pair.qp, &ibv_gid { raw }, 0) }.map_err(|error| error.errno())
 }
 
 fn detach(pair: Pair, raw: [u8; 16]) -> Result<(), Errno> {
-    // SAFETY: the object is alive.
+    // SAFETY: the pair is alive.
     unsafe { Soft.detach_mcast(pair.qp, &ibv_gid { raw }, 0) }.map_err(|error| error.errno())
 }
 

@@ -2,7 +2,7 @@ use super::*;
 
 /// Whether the channel's descriptor becomes readable within `timeout` milliseconds.
 fn readable(node: &Node, timeout: i32) -> bool {
-    // SAFETY: the object is alive.
+    // SAFETY: the channel is alive.
     let fd = unsafe { (*node.channel.as_ptr()).fd };
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: `poll` is one entry, and the count is 1.
@@ -61,7 +61,7 @@ fn events_of_a_destroyed_queue_vanish() {
     let pair = Pair { qp, ..link.a };
     pair.init().unwrap();
     node.receive(pair, 1, &[]);
-    // SAFETY: the object is alive.
+    // SAFETY: the queue is alive.
     assert_eq!(unsafe { node.ops().req_notify_cq.unwrap()(other, 0) }, 0);
     pair.enter(ERR).unwrap();
     node.destroy(pair).unwrap();

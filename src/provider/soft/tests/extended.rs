@@ -18,17 +18,17 @@ fn attributes(node: &Node, cqe: u32, wc_flags: u64) -> ibv_cq_init_attr_ex {
 }
 
 fn start(cq: NonNull<ibv_cq_ex>) -> Errno {
-    // SAFETY: the object is alive.
+    // SAFETY: the queue is alive, and nobody else polls it.
     unsafe { inline::ibv_start_poll(cq.as_ptr(), &mut ibv_poll_cq_attr::default()) }
 }
 
 fn next(cq: NonNull<ibv_cq_ex>) -> Errno {
-    // SAFETY: the object is alive.
+    // SAFETY: the queue is alive, and nobody else polls it.
     unsafe { inline::ibv_next_poll(cq.as_ptr()) }
 }
 
 fn end(cq: NonNull<ibv_cq_ex>) {
-    // SAFETY: the object is alive.
+    // SAFETY: the queue is alive, and nobody else polls it.
     unsafe { inline::ibv_end_poll(cq.as_ptr()) };
 }
 
@@ -79,7 +79,7 @@ fn functions_are_there_for_the_fields_that_were_asked_for() {
     for wc_flags in [0, 1, 2, 0x40, ALL_FIELDS] {
         // SAFETY: the context is open, and the channel belongs to it.
         let cq = unsafe { Soft.create_cq_ex(node.context, &mut attributes(&node, 4, wc_flags)) }.unwrap();
-        // SAFETY: the object is alive.
+        // SAFETY: the queue is alive.
         let has = unsafe { cq.as_ref() };
         assert!(has.read_opcode.is_some() && has.read_vendor_err.is_some() && has.read_wc_flags.is_some());
         assert_eq!(has.read_byte_len.is_some(), wc_flags & 1 != 0);

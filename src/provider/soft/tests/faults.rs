@@ -35,7 +35,7 @@ fn a_verb_that_fails_does_nothing() {
     assert_eq!(link.a.enter(ERR), Err(libc::ENOMEM));
     assert_eq!(link.a.state(), RTS);
     assert!(link.works());
-    // The refused call did not end the registration: its key still works.
+    // The refused deregistration did not end the region: its key still works.
     link.right.receive(link.b, 1, &[link.right.memory(1, LOCAL).sge(0, 8)]);
     assert_eq!(link.status(Request::send(2, &[region.sge(0, 8)])), SUCCESS);
 }
@@ -70,43 +70,43 @@ fn verbs_of_all_objects_fail() {
     // SAFETY: here and below, all objects are alive. A verb that fails destroys no object.
     expect(unsafe { Soft.alloc_mw(node.domain, ibv_mw_type::IBV_MW_TYPE_2) }.map(|_| ()), "ibv_alloc_mw");
     fail(Verb::DeallocMw);
-    // SAFETY: the object is alive.
+    // SAFETY: the window is alive.
     expect(unsafe { Soft.dealloc_mw(window) }, "ibv_dealloc_mw");
     fail(Verb::CreateAh);
     assert_eq!(node.try_address([1; 16], 1).map(|_| ()), Err(libc::ENOMEM));
     fail(Verb::DestroyAh);
-    // SAFETY: the object is alive.
+    // SAFETY: the address handle is alive.
     expect(unsafe { Soft.destroy_ah(node.address([1; 16])) }, "ibv_destroy_ah");
     fail(Verb::CreateSrq);
-    // SAFETY: the object is alive.
+    // SAFETY: the domain is alive.
     expect(unsafe { Soft.create_srq(node.domain, &mut ibv_srq_init_attr::default()) }.map(|_| ()), "ibv_create_srq");
     fail(Verb::ModifySrq);
-    // SAFETY: the object is alive.
+    // SAFETY: the shared queue is alive.
     expect(unsafe { Soft.modify_srq(srq, &mut ibv_srq_attr::default(), ibv_srq_attr_mask(0)) }, "ibv_modify_srq");
     fail(Verb::QuerySrq);
-    // SAFETY: the object is alive.
+    // SAFETY: the shared queue is alive.
     expect(unsafe { Soft.query_srq(srq) }.map(|_| ()), "ibv_query_srq");
     fail(Verb::DestroySrq);
-    // SAFETY: the object is alive.
+    // SAFETY: the shared queue is alive.
     expect(unsafe { Soft.destroy_srq(srq) }, "ibv_destroy_srq");
     fail(Verb::ResizeCq);
-    // SAFETY: the object is alive.
+    // SAFETY: the queue is alive.
     expect(unsafe { Soft.resize_cq(node.cq, 99) }, "ibv_resize_cq");
     fail(Verb::AttachMcast);
-    // SAFETY: the object is alive.
+    // SAFETY: the pair is alive.
     expect(unsafe { Soft.attach_mcast(pair.qp, &group, 0) }, "ibv_attach_mcast");
-    // SAFETY: the object is alive.
+    // SAFETY: the pair is alive.
     unsafe { Soft.attach_mcast(pair.qp, &group, 0) }.unwrap();
     fail(Verb::DetachMcast);
-    // SAFETY: the object is alive.
+    // SAFETY: the pair is alive.
     expect(unsafe { Soft.detach_mcast(pair.qp, &group, 0) }, "ibv_detach_mcast");
-    // SAFETY: the object is alive.
+    // SAFETY: the pair is alive.
     unsafe { Soft.detach_mcast(pair.qp, &group, 0) }.unwrap();
     fail(Verb::QueryPkey);
-    // SAFETY: the object is alive.
+    // SAFETY: the context is open.
     expect(unsafe { Soft.query_pkey(node.context, 1, 0) }.map(|_| ()), "ibv_query_pkey");
     fail(Verb::GetAsyncEvent);
-    // SAFETY: the object is alive.
+    // SAFETY: the context is open.
     expect(unsafe { Soft.take_async_event(node.context) }.map(|_| ()), "ibv_get_async_event");
     fail(Verb::PostSrqRecv);
     assert_eq!((node.share(srq, 1, &[]), node.share(srq, 1, &[])), (libc::ENOMEM, 0));

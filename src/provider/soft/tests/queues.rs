@@ -155,16 +155,16 @@ fn objects_in_use_are_not_destroyed() {
     let pair = node.pair();
     let region = node.memory(1, 0);
     let errno = |result: Result<(), crate::verb_error::VerbError>| result.map_err(|error| error.errno());
-    // SAFETY: the object is alive, and the call is refused.
+    // SAFETY: the domain is alive. The call is refused while the domain has a child.
     assert_eq!(errno(unsafe { Soft.dealloc_pd(node.domain) }), Err(libc::EBUSY));
-    // SAFETY: the object is alive, and the call is refused.
+    // SAFETY: the queue is alive. The call is refused while a pair uses the queue.
     assert_eq!(errno(unsafe { Soft.destroy_cq(node.cq) }), Err(libc::EBUSY));
-    // SAFETY: the object is alive, and the call is refused.
+    // SAFETY: the channel is alive. The call is refused while the channel has a queue.
     assert_eq!(errno(unsafe { Soft.destroy_comp_channel(node.channel) }), Err(libc::EBUSY));
-    // SAFETY: the object is alive, and the call is refused.
+    // SAFETY: the context is open. The call is refused while the context has a child.
     assert_eq!(errno(unsafe { Soft.close_device(node.context) }), Err(libc::EBUSY));
     node.destroy(pair).unwrap();
-    // SAFETY: the object is alive, and the call is refused.
+    // SAFETY: the domain is alive. The call is refused while the domain has a child.
     assert_eq!(errno(unsafe { Soft.dealloc_pd(node.domain) }), Err(libc::EBUSY));
     node.deregister(&region).unwrap();
 }
@@ -198,7 +198,7 @@ fn sizes_have_limits_and_are_granted_as_asked() {
         // SAFETY: the context is open.
         match unsafe { Soft.create_cq(node.context, depth, node.channel, 0) } {
             Ok(cq) => {
-                // SAFETY: the object is alive.
+                // SAFETY: the queue is alive.
                 assert_eq!(unsafe { (*cq.as_ptr()).cqe } as u32, depth);
                 // SAFETY: the queue is alive, and nobody uses it any more.
                 unsafe { Soft.destroy_cq(cq) }.unwrap();
@@ -240,11 +240,11 @@ fn exposed_memory_is_made_of_whole_words() {
     for (offset, len, access, fine) in
         [(0, 16, READ, true), (4, 16, READ, false), (0, 12, ALL, false), (4, 12, LOCAL, true), (8, 8, ALL, true)]
     {
-        // SAFETY: the domain is alive, and the range is within the memory.
+        // SAFETY: the domain is alive. The range is within the memory of `region`, which outlives the new region.
         let result = unsafe { Soft.reg_mr(node.domain, start.wrapping_add(offset), len, ibv_access_flags(access)) };
         assert_eq!(result.is_ok(), fine);
         if let Ok(mr) = result {
-            // SAFETY: the object is alive.
+            // SAFETY: the region is registered.
             unsafe { Soft.dereg_mr(mr) }.unwrap();
         }
     }

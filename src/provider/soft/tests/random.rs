@@ -207,15 +207,15 @@ fn requests_of_all_transports_complete_in_order_and_once() {
                 18 => {
                     let mut limit = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: random.below(17) as u32 };
                     let srq = shared[*number];
-                    // SAFETY: the object is alive.
+                    // SAFETY: the shared queue is alive.
                     _ = unsafe { Soft.modify_srq(srq, &mut limit, ibv_srq_attr_mask::IBV_SRQ_LIMIT) };
                 }
                 _ if pair.settings.transport == UD && random.below(2) == 0 => {
-                    // SAFETY: the object is alive.
+                    // SAFETY: the pair is alive. (The call can be refused.)
                     _ = unsafe { Soft.attach_mcast(pair.qp, &GROUP, 0) };
                 }
                 _ if pair.settings.transport == UD => {
-                    // SAFETY: the object is alive.
+                    // SAFETY: the pair is alive. (The call can be refused.)
                     _ = unsafe { Soft.detach_mcast(pair.qp, &GROUP, 0) };
                 }
                 _ => drop(fabric.step()),

@@ -10,13 +10,13 @@ use ibv_wc_status as S;
 fn register_iova(node: &Node, region: &Region, offset: usize, iova: u64, access: u32) -> Result<Region, Errno> {
     let start = region.words.cast::<u8>().wrapping_add(offset);
     let len = region.words.len() * 8 - offset;
-    // SAFETY: the domain is alive, and the memory belongs to a region that lives until the node ends.
+    // SAFETY: the domain is alive. The memory is that of `region`, and the node frees it only when the node is dropped.
     let mr = unsafe { Soft.reg_mr_iova(node.domain, start, len, iova, A(access)) }.map_err(|error| error.errno())?;
     Ok(Region { mr, words: region.words, live: true })
 }
 
 fn end(region: Region) {
-    // SAFETY: the object is alive.
+    // SAFETY: the region is registered.
     unsafe { Soft.dereg_mr(region.mr) }.unwrap();
 }
 

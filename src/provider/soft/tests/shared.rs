@@ -7,7 +7,7 @@ use ibv_wc_status as S;
 
 fn modify(srq: NonNull<ibv_srq>, max_wr: u32, srq_limit: u32, mask: M) -> Result<ibv_srq_attr, Errno> {
     let mut attributes = ibv_srq_attr { max_wr, max_sge: 77, srq_limit };
-    // SAFETY: the object is alive.
+    // SAFETY: the shared queue is alive.
     unsafe { Soft.modify_srq(srq, &mut attributes, mask) }.map_err(|error| error.errno())?;
     Ok(attributes)
 }
@@ -17,7 +17,7 @@ fn limit(srq: NonNull<ibv_srq>, limit: u32) -> Result<(), Errno> {
 }
 
 fn query(srq: NonNull<ibv_srq>) -> (u32, u32, u32) {
-    // SAFETY: the object is alive.
+    // SAFETY: the shared queue is alive.
     let ibv_srq_attr { max_wr, max_sge, srq_limit } = unsafe { Soft.query_srq(srq) }.unwrap();
     (max_wr, max_sge, srq_limit)
 }
@@ -89,7 +89,7 @@ fn data_goes_to_memory_of_the_queues_domain() {
     let srq = node.shared(4);
     let attributes = ibv_qp_init_attr { srq: srq.as_ptr(), ..node.init_attributes() };
     let mut attributes = attributes;
-    // SAFETY: the object is alive.
+    // SAFETY: the domain and the queues in the attributes are alive.
     let qp = unsafe { Soft.create_qp(domain, &mut attributes) }.unwrap();
     let pair = Pair { qp, gid: node.gid(1), settings: SETTINGS };
     pair.connect(pair);
@@ -98,10 +98,10 @@ fn data_goes_to_memory_of_the_queues_domain() {
     assert_eq!(node.share(srq, 1, &[region.sge(0, 8)]), 0);
     node.send(pair, Request::send(2, &[own.sge(0, 8)]));
     assert_eq!(node.completed(), [(1, SUCCESS), (2, SUCCESS)]);
-    // SAFETY: the object is alive, and nobody uses it any more.
+    // SAFETY: the pair is alive, and nobody uses it any more.
     unsafe { Soft.destroy_qp(qp) }.unwrap();
     node.deregister(&own).unwrap();
-    // SAFETY: the object is alive, and nobody uses it any more.
+    // SAFETY: the domain is alive, and nobody uses it any more.
     unsafe { Soft.dealloc_pd(domain) }.unwrap();
 }
 
@@ -150,7 +150,7 @@ fn a_slot_is_free_when_its_completion_was_polled() {
     assert_eq!(star.right.poll_raw(1).unwrap().len(), 1);
     assert_eq!(star.right.share(star.srq, 2, &[]), 0);
     assert_eq!(star.right.share(star.srq, 3, &[]), libc::ENOMEM);
-    // Polling frees the slot even after the pair is destroyed.
+    // Polling a completion frees the slot of its receive even after the pair is destroyed.
     star.right.destroy(star.into[1]).unwrap();
     assert_eq!(star.right.poll_raw(1).unwrap().len(), 1);
     assert_eq!(star.right.share(star.srq, 3, &[]), 0);
@@ -231,7 +231,7 @@ fn c154_c155_sizes_and_limits_have_limits() {
     let create = |max_wr: i32, max_sge: i32| {
         let attr = ibv_srq_attr { max_wr: max_wr as u32, max_sge: max_sge as u32, srq_limit: 5 };
         let mut attributes = ibv_srq_init_attr { attr, ..ibv_srq_init_attr::default() };
-        // SAFETY: the object is alive.
+        // SAFETY: the domain is alive.
         let srq = unsafe { Soft.create_srq(node.domain, &mut attributes) }.map_err(|error| error.errno())?;
         node.queues.borrow_mut().push(srq);
         Ok(query(srq))
@@ -249,7 +249,7 @@ fn c151_c137_a_pair_with_a_shared_queue_has_none_of_its_own() {
     assert_eq!(star.right.try_receive(star.into[0], 1, &[]), libc::EINVAL);
     let cap = star.into[0].query().cap;
     assert_eq!((cap.max_recv_wr, cap.max_recv_sge, cap.max_send_wr), (0, 0, CAP.max_send_wr));
-    // SAFETY: the object is alive, and the call is refused.
+    // SAFETY: the shared queue is alive. The call is refused while a pair uses the queue.
     assert_eq!(unsafe { Soft.destroy_srq(star.srq) }.unwrap_err().errno(), libc::EBUSY);
     let many = vec![star.right.memory(1, LOCAL).sge(0, 1); 5];
     assert_eq!(star.right.share(star.srq, 1, &many), libc::EINVAL, "one entry more than it takes");
@@ -259,7 +259,7 @@ fn c151_c137_a_pair_with_a_shared_queue_has_none_of_its_own() {
     let lone = star.right.shared(2);
     assert_eq!(star.right.share(lone, 1, &[]), 0);
     let lone = star.right.queues.borrow_mut().pop().unwrap();
-    // SAFETY: the queue is alive, and nobody uses it any more. The device drops the receives in it.
+    // SAFETY: the shared queue is alive, and nobody uses it any more. The device drops the receives in it.
     unsafe { Soft.destroy_srq(lone) }.unwrap();
 }
 
@@ -274,7 +274,7 @@ fn a_list_stops_at_its_first_bad_receive() {
     }
     let mut bad = ptr::null_mut::<ibv_recv_wr>();
     let post = star.right.ops().post_srq_recv.unwrap();
-    // SAFETY: the queue is alive, and `first` is a list.
+    // SAFETY: the shared queue is alive, and `first` is a list of requests.
     let errno = unsafe { post(star.srq.as_ptr(), first, &mut bad) };
     // SAFETY: `bad` points to a request of the list.
     assert_eq!((errno, unsafe { (*bad).wr_id }), (libc::ENOMEM, 3));

@@ -56,7 +56,7 @@ fn each_required_attribute_is_required_and_each_other_refused() {
                 let needed = mask & bit != 0;
                 let allowed = optional(from, to).0 & bit != 0;
                 if allowed && !needed {
-                    // This device has no alternate paths.
+                    // This device has no alternate paths, so it refuses both attributes.
                     let missing = (M::IBV_QP_ALT_PATH | M::IBV_QP_PATH_MIG_STATE).0 & bit != 0;
                     let expected = if missing { Err(libc::EOPNOTSUPP) } else { Ok(()) };
                     let fresh = in_state(&node, RC, from);
@@ -139,7 +139,7 @@ fn query_tells_what_was_set() {
     assert_eq!((now.max_rd_atomic, now.max_dest_rd_atomic, now.qp_access_flags), (4, 4, ALL));
     assert_eq!((now.ah_attr.grh.sgid_index, now.ah_attr.is_global), (1, 1));
     assert_eq!(now.cap.max_send_wr, CAP.max_send_wr);
-    // SAFETY: the object is alive.
+    // SAFETY: the pair is alive.
     let all = unsafe { Soft.query_qp(pair.qp, ibv_qp_attr_mask(u32::MAX)) };
     assert_eq!(all.map(|_| ()).map_err(|error| error.errno()), Err(libc::EOPNOTSUPP));
 }

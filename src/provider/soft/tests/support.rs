@@ -101,7 +101,7 @@ impl Node {
     pub(super) fn shared(&self, max_wr: u32) -> NonNull<ibv_srq> {
         let attr = ibv_srq_attr { max_wr, max_sge: 4, srq_limit: 0 };
         let mut attributes = ibv_srq_init_attr { attr, ..ibv_srq_init_attr::default() };
-        // SAFETY: the object is alive.
+        // SAFETY: the domain is alive.
         let srq = unsafe { Soft.create_srq(self.domain, &mut attributes) }.unwrap();
         self.queues.borrow_mut().push(srq);
         srq
@@ -120,8 +120,8 @@ impl Node {
         let mut wr = receive_wr(id, &mut sges);
         let mut bad = ptr::null_mut();
         let post = self.ops().post_srq_recv.unwrap();
-        // SAFETY: the queue is alive. `wr` is a list of one request, and the device may use the memory that it names
-        // until the node is dropped.
+        // SAFETY: the queue is alive. `wr` is a list of one request, and the test lets the device use the memory that
+        // it names until the node is dropped.
         let errno = unsafe { post(srq.as_ptr(), &mut wr, &mut bad) };
         assert_eq!(errno != 0, ptr::eq(bad, &wr));
         errno
@@ -132,7 +132,7 @@ impl Node {
     }
 
     pub(super) fn window_in(&self, domain: NonNull<ibv_pd>, kind: ibv_mw_type) -> NonNull<ibv_mw> {
-        // SAFETY: the object is alive.
+        // SAFETY: the domain is alive.
         let window = unsafe { Soft.alloc_mw(domain, kind) }.unwrap();
         self.windows.borrow_mut().push(window);
         window
@@ -144,7 +144,7 @@ impl Node {
     }
 
     pub(super) fn address_with(&self, attributes: &mut ibv_ah_attr) -> Result<NonNull<ibv_ah>, Errno> {
-        // SAFETY: the object is alive.
+        // SAFETY: the domain is alive.
         let address = unsafe { Soft.create_ah(self.domain, attributes) }.map_err(|error| error.errno())?;
         self.addresses.borrow_mut().push(address);
         Ok(address)
@@ -159,22 +159,23 @@ impl Node {
         let mut all = Vec::new();
         while let Some(event) = self.take_async() {
             let subject = match event.event_type {
-                // SAFETY: an event of this kind has this member of the union.
+                // SAFETY: an `IBV_EVENT_CQ_ERR` sets the member `cq`.
                 ibv_event_type::IBV_EVENT_CQ_ERR => u32::from(unsafe { event.element.cq } == self.cq.as_ptr()),
                 ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED => {
-                    // SAFETY: an event of this kind has this member of the union.
+                    // SAFETY: an `IBV_EVENT_SRQ_LIMIT_REACHED` sets the member `srq`.
                     let srq = unsafe { event.element.srq };
                     self.queues.borrow().iter().position(|known| known.as_ptr() == srq).unwrap() as u32
                 }
                 ibv_event_type::IBV_EVENT_PORT_ERR | ibv_event_type::IBV_EVENT_PORT_ACTIVE => {
-                    // SAFETY: an event of this kind has this member of the union.
+                    // SAFETY: an event of a port sets the member `port_num`.
                     unsafe { event.element.port_num as u32 }
                 }
                 ibv_event_type::IBV_EVENT_DEVICE_FATAL => 0,
                 _ => {
-                    // SAFETY: an event of this kind has this member of the union.
+                    // SAFETY: the other events are about a pair: `IBV_EVENT_QP_*`, `IBV_EVENT_COMM_EST` and
+                    // `IBV_EVENT_SQ_DRAINED`. The device sets the member `qp` in them.
                     let qp = unsafe { event.element.qp };
-                    // SAFETY: the pair is alive: the device drops the events of a pair when the pair is destroyed.
+                    // SAFETY: the pair is alive: when a pair is destroyed, the device drops its events.
                     unsafe { (*qp).qp_num }
                 }
             };
@@ -200,7 +201,7 @@ pub(super) fn address_of(gid: [u8; 16], row: u8) -> ibv_ah_attr {
 }
 
 pub(super) fn rkey_of(window: NonNull<ibv_mw>) -> u32 {
-    // SAFETY: the object is alive.
+    // SAFETY: the window is alive.
     unsafe { (*window.as_ptr()).rkey }
 }
 
@@ -219,7 +220,7 @@ impl Request {
     /// programs do.
     pub(super) fn bind(id: u64, window: NonNull<ibv_mw>, bind_info: ibv_mw_bind_info) -> Self {
         let rkey = inline::ibv_inc_rkey(rkey_of(window));
-        // SAFETY: the object is alive.
+        // SAFETY: the window is alive.
         unsafe { (*window.as_ptr()).rkey = rkey };
         let bind = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw: window.as_ptr(), rkey, bind_info };
         Self { bind: Some(bind), ..Self::new(id, ibv_wr_opcode::IBV_WR_BIND_MW, &[]) }
@@ -247,7 +248,7 @@ impl Pair {
         if type_ != ibv_mw_type::IBV_MW_TYPE_1 || bind_info.mr.is_null() && !is_empty {
             return libc::EINVAL;
         }
-        // SAFETY: the region is not null, so it is alive.
+        // SAFETY: `mr` is not null, so it points to a live region.
         if !bind_info.mr.is_null() && pd != unsafe { (*bind_info.mr).pd } {
             return libc::EPERM;
         }

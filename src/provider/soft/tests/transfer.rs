@@ -50,7 +50,7 @@ fn immediate_data_arrives_in_network_order() {
     assert_eq!(link.status(Request::send(2, &[]).immediate(0x0102_0304)), SUCCESS);
     let received = link.right.poll()[0];
     assert_eq!(received.wc_flags, ibv_wc_flags::IBV_WC_WITH_IMM.0);
-    // SAFETY: the flag says that the completion has an immediate.
+    // SAFETY: the completion has immediate data, as its flag says (checked above).
     assert_eq!(u32::from_be(unsafe { received.__bindgen_anon_1.imm_data }), 0x0102_0304);
     assert_eq!((received.byte_len, received.opcode), (0, ibv_wc_opcode::IBV_WC_RECV));
 }

@@ -13,7 +13,7 @@ const ZERO: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
 
 /// Binds a window of the right node, of either type, and returns the status of the bind.
 fn bound(link: &Link, window: NonNull<ibv_mw>, info: ibv_mw_bind_info) -> S {
-    // SAFETY: the object is alive.
+    // SAFETY: the window is alive.
     if unsafe { (*window.as_ptr()).type_ } == ONE {
         assert_eq!(link.b.bind(70, window, info), 0);
     } else {
@@ -169,7 +169,7 @@ fn m2_m3_what_cannot_be_bound() {
     let again = unsafe { Soft.reg_mr(link.right.domain, region.words.cast(), 8, ibv_access_flags(LOCAL | BIND)) };
     link.fabric.run();
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_MW_BIND_ERR)]);
-    // SAFETY: the object is alive.
+    // SAFETY: the region is registered.
     unsafe { Soft.dereg_mr(again.unwrap()) }.unwrap();
 }
 
@@ -207,12 +207,12 @@ fn m3_windows_regions_and_pairs_are_of_one_domain() {
             assert_eq!(unsafe { Soft.dealloc_pd(domain) }.unwrap_err().errno(), libc::EBUSY);
             if of_window {
                 let window = link.right.windows.borrow_mut().pop().unwrap();
-                // SAFETY: the object is alive, and nobody uses it any more.
+                // SAFETY: the window is alive, and nobody uses it any more.
                 unsafe { Soft.dealloc_mw(window) }.unwrap();
             } else {
                 link.right.deregister(&region).unwrap();
             }
-            // SAFETY: the object is alive, and nobody uses it any more.
+            // SAFETY: the domain is alive, and nobody uses it any more.
             unsafe { Soft.dealloc_pd(domain) }.unwrap();
         }
     }
@@ -237,7 +237,7 @@ fn binds_are_refused_when_posted_if_they_can_never_be_done() {
         assert_eq!(link.b.bind(1, one, info), 0);
     }
     assert_eq!(link.b.bind(1, one, info), libc::ENOMEM);
-    // SAFETY: the object is alive.
+    // SAFETY: the domain is alive.
     let other = unsafe { Soft.alloc_mw(link.right.domain, ibv_mw_type(3)) };
     assert_eq!(other.unwrap_err().errno(), libc::EINVAL);
 }
@@ -293,7 +293,7 @@ fn m10_row_25_what_cannot_be_invalidated() {
         assert_eq!(bound(link, window, bind_info(&link.right.memory(1, LOCAL | BIND), 0, 8, READ)), SUCCESS);
         rkey_of(window)
     });
-    // The window was already invalidated once.
+    // A window cannot be invalidated a second time.
     refused(|link| {
         let window = link.right.window(TWO);
         assert_eq!(bound(link, window, bind_info(&link.right.memory(1, LOCAL | BIND), 0, 8, READ)), SUCCESS);
@@ -319,7 +319,7 @@ fn c089_a_send_invalidates_the_peers_window() {
         let wc = link.right.poll()[0];
         assert_eq!((wc.status, wc.opcode, wc.byte_len), (SUCCESS, ibv_wc_opcode::IBV_WC_RECV, 8));
         assert_eq!(wc.wc_flags, ibv_wc_flags::IBV_WC_WITH_INV.0);
-        // SAFETY: the flag says that the completion has an invalidated key.
+        // SAFETY: the completion has an invalidated key, as its flag says (checked above).
         assert_eq!(unsafe { wc.__bindgen_anon_1.invalidated_rkey }, key);
         assert_eq!(to.get(8), b"finished");
         assert_eq!(link.right.deregister(&region), Ok(()), "bound no more");

@@ -34,7 +34,7 @@ fn a_lost_request_is_sent_again() {
     world.fabric.advance(Duration::from_millis(4856));
     let _server = world.requested(&listener);
     world.quiet();
-    // The client waits for a slow server.
+    // The server does not accept for 300 s. The client still waits.
     world.fabric.advance(Duration::from_secs(300));
     world.quiet();
 }

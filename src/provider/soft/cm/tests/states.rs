@@ -11,7 +11,7 @@ fn calls(side: &mut Side, world: &World) -> String {
         attributes(side, ibv_qp_state::IBV_QPS_RTR),
         attributes(side, ibv_qp_state::IBV_QPS_ERR),
     ];
-    // The order of these calls keeps the state unchanged until the first call that the state allows.
+    // A call that succeeds can change the state for the calls after it, so the order matters.
     answers.push(errno(side.accept(&offering(b""))));
     answers.push(errno(side.reject(b"")));
     answers.push(errno(side.notify_established()));
