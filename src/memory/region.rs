@@ -267,8 +267,9 @@ impl<A: Access, M: Owner> Whole<A, M> {
 impl<A, M: Owner> Whole<A, M> {
     /// Ends the registration and gives the memory back.
     pub(super) fn deregister(mut self) -> Result<M, DeregisterError<Self>> {
-        // The owner is never missing: only borrowed and static memory have none, and nobody gets a `Whole` over these
-        // by value.
+        // The error `no_owner` is only a fallback, which is never returned. `register` gave the region an owner of type
+        // `M`. Regions of static or borrowed memory have no owner, but no program has a `Whole` of such a region to
+        // pass to this function.
         let no_owner = VerbError::new("ibv_dereg_mr", libc::EBUSY);
         let parts = self.region.end().and_then(|owner| owner.and_then(ReleasedOwner::into_parts).ok_or(no_owner));
         match parts {
