@@ -85,7 +85,7 @@ impl Address {
     pub(super) fn expose(first: *mut u8) -> Self {
         first.expose_provenance();
         // Only memory that is not mapped in this process has a null pointer. Nobody accesses such memory by this
-        // address, so any other pointer does as well.
+        // pointer, so a dangling pointer takes its place.
         Self(ObjectPtr(NonNull::new(first).unwrap_or(NonNull::dangling())))
     }
 
