@@ -158,7 +158,7 @@ impl WindowInner {
     /// Undoes [`begin_bind`](Self::begin_bind), and gives the memory back.
     pub(crate) fn undo_bind<B>(&mut self, proof: NotPosted) -> Option<Bindable<B>> {
         if !self.is_type_1() {
-            // `ibv_inc_rkey` changes only the low 8 bits, so only these bits are counted back.
+            // `ibv_inc_rkey` increments only the low 8 bits, so only these bits are decremented.
             self.rkey = self.rkey & !0xff | self.rkey.wrapping_sub(1) & 0xff;
         }
         self.part.take().map(|part| reclaim(part, Unreached::NotPosted(proof)))
@@ -196,8 +196,8 @@ impl WindowInner {
 impl Drop for WindowInner {
     fn drop(&mut self) {
         if let Err(error) = self.core.dealloc() {
-            // The device did not free the window, so peers may still reach the memory. Leak the part, which keeps its
-            // region registered, and leak the window.
+            // The device did not free the window, so perhaps peers still reach the memory. Leak the part, which keeps
+            // its region registered, and leak the window.
             mem::forget(self.part.take());
             mem::forget(Arc::clone(&self.core));
             note_leak("a memory window", error);
