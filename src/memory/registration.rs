@@ -258,7 +258,8 @@ impl Drop for RegionInner {
                 }
             }
             Ok(None) => (),
-            // The device may still use the memory, so its owner is leaked, too: a dropped `HeldOwner` frees nothing.
+            // Perhaps the device still uses the memory, so the owner is leaked, too: dropping a `HeldOwner` frees no
+            // memory.
             Err(error) => self.registration.leak("a memory region", error),
         }
     }
