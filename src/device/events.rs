@@ -191,8 +191,8 @@ impl AsyncEvents {
                 Ok(Taken::OfNobody) => continue,
                 Ok(Taken::Nothing) if fatal.load(Ordering::Relaxed) => return Err(EventsError::DeviceGone),
                 Ok(Taken::Nothing) => return Ok(None),
-                // The kernel answers `EIO` at every read after the device was removed. The first answer becomes an
-                // event, unless `DeviceFatal` was reported before.
+                // The kernel answers `EIO` once the device is removed. The program gets one event `DeviceFatal` in all,
+                // and after it an error.
                 Err(error) if error.errno() == libc::EIO => {
                     if fatal.load(Ordering::Relaxed) {
                         return Err(EventsError::DeviceGone);
