@@ -102,7 +102,7 @@ fn result<'scope, B, M: LentMemory<'scope, B>>(
 
 impl<B, M> Drop for Ticket<'_, B, M> {
     fn drop(&mut self) {
-        // The slots are not borrowed while code of the program runs, and only such code drops a ticket. So the borrow
+        // Only code of the program drops tickets, and the slots are not borrowed while such code runs. So this borrow
         // succeeds.
         if let Ok(mut slots) = self.slots.try_borrow_mut() {
             slots.abandon(self.slot);
