@@ -19,7 +19,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// Only unit tests have `unsafe` here: they call functions of a provider directly.
+// Only unit tests have `unsafe` in this module: `session/tests.rs` plays a provider, which is written in C style.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 pub(crate) mod alter;
