@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// A queue pair without its types: a few words that each transition moves.
 pub(crate) struct UntypedPair {
     // Rust drops these fields in order. `send` and `receive` hold the rights to post, so they are dropped before the
-    // core: the drop of the core destroys the pair, which is possible only when no right to post is left.
+    // core. The drop of the core destroys the pair, and this works only when no right to post is left.
     pub(crate) send: SendQueue,
     pub(crate) receive: ReceiveQueue,
     /// # Invariants
@@ -110,8 +110,8 @@ impl UntypedPair {
             return Err(TransitionFailure::NoSlot);
         };
         let reset = core.reset().and_then(|quiescent| {
-            // Never `None`: `can_be_reset` has checked that a reset is a barrier on this provider, and then it gives
-            // the proof.
+            // Never `None`: `can_be_reset` has checked that a reset is a barrier on this provider, and such a reset
+            // returns the proof.
             quiescent.ok_or(VerbError::new("ibv_modify_qp", libc::EIO))
         });
         let quiescent = match reset {
