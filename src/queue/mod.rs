@@ -19,7 +19,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// Only unit tests have `unsafe` in this module: `session/tests.rs` plays a provider, which is written in C style.
+// Only unit tests have `unsafe` in this module: `session/tests.rs` implements a provider, whose functions get raw
+// pointers.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 pub(crate) mod alter;
