@@ -175,8 +175,8 @@ mod tests {
                 }
             }
         }
-        // A pair in another state than Reset or Ready To Send is refused, even with the provider that reports a
-        // connected pair in Reset.
+        // A pair in any state but Reset and Ready To Send is refused, even with the provider that reports a connected
+        // pair in Reset.
         let (_context, pair, _poller) = pair(Profile::Siw);
         pair.end_traffic().unwrap();
         let failed = pair.moved_by_cm(ReadDepth::saturating(1)).map(drop).unwrap_err().source;
