@@ -38,8 +38,8 @@ impl DepartingPair {
 impl Departing for DepartingPair {
     fn slots(&self) -> [Option<usize>; 2] {
         let Places { send, receive } = &self.places;
-        // The sends must have completed before the destroy only with `Teardown::Polled`. With other providers a send
-        // may be unsignalled, and the last unsignalled sends of a pair never complete.
+        // The sends must have completed before the destroy only with `Teardown::Polled`. Other providers allow
+        // unsignalled sends, and the last unsignalled sends of a pair never complete.
         let waits_for_sends = self.sends_on.is_none() && self.domain.context.promises().teardown == Teardown::Polled;
         [waits_for_sends.then(|| send.slot()), Some(receive.slot())]
     }
@@ -94,8 +94,8 @@ pub(super) fn destroy(
 ) -> Result<Quiescent, VerbError> {
     raw.detach_all()?;
     if raw.has_windows() {
-        // The reset leaves the pair in a state in which nothing may be posted. So refuse posts from here on, even if a
-        // later step fails.
+        // The reset leaves the pair in a state that takes no posts. So refuse posts from here on, even if a later step
+        // fails.
         status.poison();
         reset(raw, domain)?;
         raw.free_windows()?;
