@@ -19,7 +19,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// Only unit tests have `unsafe` in this module: `session/tests.rs` implements a provider, whose functions get raw
+// Only unit tests have `unsafe` in this module: the tests of `session` implement a provider, whose functions get raw
 // pointers.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
