@@ -191,7 +191,8 @@ impl AsyncEvents {
                 Ok(Taken::OfNobody) => continue,
                 Ok(Taken::Nothing) if fatal.load(Ordering::Relaxed) => return Err(EventsError::DeviceGone),
                 Ok(Taken::Nothing) => return Ok(None),
-                // The kernel answers `EIO` once the device is removed.
+                // The kernel answers `EIO` once the device is removed. That becomes the event `DeviceFatal` or, if such
+                // an event came before, an error.
                 Err(error) if error.errno() == libc::EIO => {
                     if fatal.load(Ordering::Relaxed) {
                         return Err(EventsError::DeviceGone);

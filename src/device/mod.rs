@@ -117,8 +117,9 @@ pub fn devices() -> Result<Vec<Device>, VerbError> {
 
 /// The devices that are not soft.
 fn hardware() -> Result<Vec<Device>, VerbError> {
-    // libibverbs reads its environment once, in `provider::hardware` below. `forbidden_variable` remembers a forbidden
-    // variable that is set now, so that `open` refuses it even if it is no longer set by then.
+    // libibverbs reads its environment only once, at its first use, which is perhaps the call of `provider::hardware`
+    // below. So record now whether a forbidden variable is set. Then `open` fails even if the program has unset the
+    // variable by then.
     let _ = context::forbidden_variable();
     let listed = provider::hardware()?;
     Ok(listed.into_iter().map(|d| Device { name: d.name, guid: u64::from_be(d.guid_be), soft: false }).collect())

@@ -304,7 +304,8 @@ impl Port {
 
     /// The greatest MTU that its link carries now.
     pub fn active_mtu(&self) -> Mtu {
-        // If a newer device reports an unknown code, return the smallest MTU, which every link carries.
+        // Perhaps a newer device reports a code that is not known here. Then return the smallest MTU, which every link
+        // carries.
         Mtu::from_code(self.attributes.active_mtu.0).unwrap_or(Mtu::Bytes256)
     }
 
@@ -363,14 +364,15 @@ impl Port {
 fn entry(row: &sys::ibv_gid_entry, is_iwarp: bool) -> Option<GidEntry> {
     let gid = Gid(row.gid.bytes());
     let kind = match row.gid_type {
-        // No GID type stands for iWARP: an iWARP device reports 0.
+        // There is no GID type for iWARP, and the rows of an iWARP device have the type 0.
         0 if is_iwarp => GidKind::Iwarp,
         0 => GidKind::InfiniBand,
         1 => GidKind::RoceV1,
         2 => GidKind::RoceV2,
         other => GidKind::Unknown(other),
     };
-    // An address vector has one byte for the row, so a row above 255 cannot be used as a source.
+    // An address vector has one byte for the row of the source GID. So leave out rows above 255, which no request can
+    // use.
     let index = u8::try_from(row.gid_index).ok()?;
     (!gid.is_empty()).then_some(GidEntry { gid, kind, interface: row.ndev_ifindex, index })
 }

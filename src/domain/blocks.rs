@@ -80,7 +80,7 @@ impl Blocks {
                 None => shelf.grow(Arc::as_ptr(self)),
             }
         };
-        // The block owns this reference (header 0).
+        // The block owns this reference to the pool (`Header`, 0). `give_back` takes it over.
         mem::forget(Arc::clone(self));
         block
     }
@@ -91,11 +91,13 @@ impl Blocks {
     ///
     /// The block was [taken](Self::take) with this many lines, and is not used any more.
     pub(crate) unsafe fn give_back(block: Block, lines: usize) {
-        // The first line of the same chunk is `index` blocks and one line before the block (shelf 0).
+        // In its chunk, `block.index` blocks and the line of the header lie before the block (`Shelf`, 0).
         let first = block.at.as_ptr().wrapping_sub(1 + block.index as usize * lines);
-        // SAFETY: the first line of a chunk holds a header (shelf 0).
+        // SAFETY: `first` is the first line of the block's chunk and holds a header (`Shelf`, 0). The chunk is not
+        // freed before this block is given back, below.
         let Header { pool, blocks } = unsafe { first.cast::<Header>().read() };
-        // SAFETY: the block owns a reference to the pool (header 0), which ends here.
+        // SAFETY: `pool` came from `Arc::as_ptr`, and the block owns a reference to it (`Header`, 0). `from_raw` takes
+        // over that reference.
         let pool = unsafe { Arc::from_raw(pool) };
         let mut shelves = pool.shelves();
         let Some(at) = shelves.iter().position(|shelf| shelf.lines == lines) else { return };
@@ -122,7 +124,7 @@ impl Shelf {
         let chunk = Arc::<[Line]>::new_uninit_slice(1 + blocks * self.lines);
         const { assert!(size_of::<Header>() <= size_of::<Line>() && align_of::<Header>() <= align_of::<Line>()) };
         let first = Arc::as_ptr(&chunk).cast_mut().cast::<Line>();
-        // SAFETY: the chunk is new, and its first line has room for a header, as asserted above.
+        // SAFETY: the chunk is new, so nobody else uses it. Its first line has room for a header, as asserted above.
         unsafe { first.cast::<Header>().write(Header { pool, blocks: blocks as u32 }) };
         self.chunks.push(chunk);
         self.blocks += blocks;
@@ -233,7 +235,7 @@ mod tests {
                     for line in [0, length - 1] {
                         // SAFETY: the block belongs to this test, and has `length` lines, so `line` is one of them.
                         let at = unsafe { block.at.add(line) };
-                        // SAFETY: the line belongs to this test.
+                        // SAFETY: the line belongs to this test, and has room for a `usize`.
                         unsafe { at.cast().write(number) };
                     }
                     taken.lock().unwrap().push((block.at.expose_provenance(), block.index, length));
@@ -244,7 +246,8 @@ mod tests {
                 for line in [0, length - 1] {
                     // SAFETY: the block has `length` lines, so `line` is one of them.
                     let at = unsafe { block.at.add(line) };
-                    // SAFETY: the thread that took the block has written the line.
+                    // SAFETY: the thread that took the block wrote the line before it locked `taken`, through which
+                    // this thread got the block.
                     assert_eq!(unsafe { at.cast::<usize>().read() }, address.get());
                 }
                 // SAFETY: the block was taken with this length, and is not used any more.

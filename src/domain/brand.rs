@@ -170,7 +170,7 @@ pub trait Named: 'static + Sized {
 }
 
 // Only `Sealed` is implemented for all `N: Named`. If `Brand` were as well, the compiler would tell a function that
-// lacks `B: Brand` to add `B: Named`. But `Scoped` and `Checked` are not `Named`.
+// lacks `B: Brand` to add `B: Named`. That would be wrong advice: `Scoped` and `Checked` are brands, but not `Named`.
 #[diagnostic::do_not_recommend]
 impl<N: Named> sealed::Sealed for N {}
 

@@ -65,7 +65,8 @@ impl DomainInner {
 
 impl Drop for DomainInner {
     fn drop(&mut self) {
-        // No object of the domain is left: each object holds a reference to this `DomainInner`.
+        // Each object of the domain holds a reference to this `DomainInner`, so no object is left, and nobody else
+        // holds `handle`.
         if let Err(error) = handles::Domain::end_shared(&mut self.handle, "ibv_dealloc_pd") {
             // The device still has the domain, so the name stays taken and the device stays open.
             mem::forget(self.claim.take());

@@ -84,7 +84,8 @@ impl Address {
     /// The address of bytes that a device may access from now on. A device gets the address as an integer.
     pub(super) fn expose(first: *mut u8) -> Self {
         first.expose_provenance();
-        // A null pointer has no memory behind it, so a dangling pointer may replace it.
+        // Only memory that is not mapped in this process has a null pointer. Nobody accesses such memory by this
+        // pointer, so a dangling pointer takes its place.
         Self(ObjectPtr(NonNull::new(first).unwrap_or(NonNull::dangling())))
     }
 
@@ -105,7 +106,8 @@ impl Address {
 
     pub(super) fn plus(self, offset: usize) -> Self {
         let moved = self.as_ptr().wrapping_add(offset);
-        // `moved` is not null: memory does not wrap around.
+        // `moved` is never null: no memory wraps around the end of the address space. So the dangling pointer is never
+        // used.
         Self(ObjectPtr(NonNull::new(moved).unwrap_or(NonNull::dangling())))
     }
 }

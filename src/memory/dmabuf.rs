@@ -83,7 +83,7 @@ impl Owner for DmaBuf {
 
     fn take_apart(self, _: Key) -> Parts<Self> {
         let exported = Exported { fd: self.exported.as_raw_fd(), offset: self.offset };
-        // The bytes have no address in this process, so the pointer is null.
+        // The bytes have no address in this process, so the pointer to the first byte is null.
         Parts { exported: Some(exported), ..Parts::of(ptr::null_mut(), self.len_bytes, self) }
     }
 

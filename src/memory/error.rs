@@ -123,8 +123,8 @@ impl RegisterFailure {
             (libc::EOPNOTSUPP, "ibv_reg_dmabuf_mr") => {
                 Self::Unsupported { feature: "registration of a dma-buf", source }
             }
-            // Some kernels answer `EINVAL` to a flag that they do not know, so the device is asked whether it has the
-            // feature.
+            // Some kernels answer `EINVAL` to an access flag that they do not know. So ask the device whether it has
+            // on-demand paging.
             (libc::EOPNOTSUPP | libc::EINVAL, _) if paging && !has_paging() => {
                 Self::Unsupported { feature: "on-demand paging", source }
             }

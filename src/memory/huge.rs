@@ -133,8 +133,8 @@ impl Pages {
     /// The system does not map that many bytes. A lack of huge pages is not an error.
     #[doc(alias = "MADV_HUGEPAGE")]
     pub fn prefer_huge(len_bytes: usize) -> Result<Self, NoPages> {
-        // Memory that is shorter than a huge page gets none. Miri knows neither the advice nor the unmapping of a part
-        // of a map.
+        // Memory that is shorter than a huge page gets none, so ordinary pages are enough. Miri supports neither the
+        // advice nor the unmapping of a part of a map.
         if len_bytes < HugePageSize::TwoMebibytes.bytes() || cfg!(miri) {
             return Self::new(len_bytes);
         }

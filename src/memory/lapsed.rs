@@ -45,7 +45,8 @@ impl<B> Lapsed<B> {
     pub(super) fn of(mut inner: Box<WindowInner>) -> Result<Self, (Box<WindowInner>, VerbError)> {
         match inner.dealloc() {
             Ok(Some(part)) => Ok(Self { part, brand: PhantomData }),
-            // This never happens: a window that is or may be bound has memory.
+            // `None` is never returned: only windows that are bound, or perhaps bound, come here, and such a window has
+            // memory.
             Ok(None) => Err((inner, VerbError::new("ibv_dealloc_mw", libc::EINVAL))),
             Err(source) => Err((inner, source)),
         }

@@ -136,7 +136,7 @@ impl ListInner {
     pub(crate) fn filled_elements(&mut self) -> (*mut sys::ibv_sge, usize) {
         let Self { parts, elements, .. } = self;
         elements.clear();
-        // The vector has capacity for all elements, so `extend` does not allocate.
+        // `BufferList::new` reserved capacity for one element of each part, so `extend` does not allocate.
         elements.extend(parts.iter().map(|part| part.filled_element()).filter(|element| element.length != 0));
         first_of(elements)
     }

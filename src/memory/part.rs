@@ -251,7 +251,7 @@ pub(crate) struct Part {
     raw: ObjectPtr<Descriptor>,
 }
 
-// An `ObjectPtr` may go to any thread, whatever it points to. So assert that a descriptor may, too.
+// An `ObjectPtr` is `Send` and `Sync`, whatever it points to. So assert that a descriptor is, too.
 static_assertions::assert_impl_all!(Descriptor: Send, Sync);
 
 impl Part {
@@ -277,7 +277,7 @@ impl Part {
 
     /// One more reference.
     fn another(&self) -> Self {
-        // As `Arc` does: abort a program that has forgotten so many clones, before the count wraps around.
+        // Abort before the count wraps around, as `Arc` does. Only a program that forgets clones in a loop gets so far.
         if self.references.fetch_add(1, Ordering::Relaxed) > usize::MAX / 2 {
             process::abort();
         }
@@ -475,8 +475,8 @@ impl UniquePart {
     /// Takes over a part that has just left its shelf.
     #[inline(always)]
     pub(super) fn from_home(taken: Taken<Descriptor>) -> Self {
-        // SAFETY: the shelf owned the only reference to an exclusive descriptor (`Home::Shelf`, 0), and has just given
-        // it away. No request names the part: such a request would hold another reference.
+        // SAFETY: the shelf owned the only reference to an exclusive descriptor (`Home::Shelf`, 0), and `taken` is that
+        // reference. No request names the part: such a request would hold another reference.
         unsafe { Self::from_raw(taken.into_pointer()) }
     }
 
@@ -492,7 +492,7 @@ impl UniquePart {
             if !shelf.assign(spots.end, part.raw.0) {
                 break;
             }
-            // The shelf owns the part from here on.
+            // The shelf owns the part from here on, so the part must not be dropped.
             part.into_raw();
             spots.end += 1;
         }
@@ -641,7 +641,8 @@ impl<A> UniqueRegion<A> {
 
     /// Ends the registration. See [`RegionInner::end`].
     pub(super) fn end(&mut self) -> Result<Option<ReleasedOwner>, VerbError> {
-        // `get_mut` never fails: nobody shares the region (0).
+        // `get_mut` never fails: this is the only reference to the region. No part of the region has a handle (0), and
+        // a `RegionRest` is dropped when its region is rebuilt.
         Arc::get_mut(&mut self.region).map_or(Err(VerbError::new("ibv_dereg_mr", libc::EBUSY)), RegionInner::end)
     }
 }

@@ -422,7 +422,7 @@ impl<B: Brand> Pool<B> {
 
 /// Fills the whole buffer with zeros, of which `len_bytes` count as filled.
 fn clear<B>(buffer: &mut Buffer<B>, len_bytes: usize) {
-    // Neither length is more than the capacity.
+    // `set_len` fails only for a length above the capacity, and neither length is above it.
     let _ = buffer.set_len(buffer.capacity());
     buffer.fill(0);
     let _ = buffer.set_len(len_bytes);
@@ -520,8 +520,8 @@ impl PoolInner {
             if let Some(taken) = class.shelf.take_in_turn() {
                 return Ok(UniquePart::from_home(taken));
             }
-            // Other threads may take all new buffers before this thread takes one. Then the loop grows the pool again,
-            // if the pool may grow.
+            // Perhaps other threads take all new buffers before this thread takes one. Then the loop tries to grow the
+            // pool again.
             self.grow(class)?;
         }
     }
@@ -608,8 +608,8 @@ impl PoolInner {
 
 impl Drop for PoolInner {
     fn drop(&mut self) {
-        // A part at home keeps its shelf alive, so the shelves must be emptied. A part that is still away finds its
-        // shelf closed when it comes home, and is freed then.
+        // A part at home and its shelf keep each other alive, so the shelves must be emptied. A part that is still away
+        // finds its shelf closed when it comes home, and is freed then.
         for class in &self.classes {
             let home = class.shelf.close();
             home.into_iter().for_each(|taken| UniquePart::from_home(taken).free());
@@ -677,8 +677,8 @@ impl<B: Brand> Future for Take<B> {
         let at_once = tried.and_then(Result::ok);
         let mut wait = || class.shelf.wait(&mut this.ticket, context.waker()).map(UniquePart::from_home);
         let mut found = at_once.or_else(&mut wait);
-        // Between the try and the wait, a trim may have made room. It added no buffers, since nobody waited yet. So try
-        // to grow once more.
+        // The first try found the pool at its limit. Since then a `trim` has perhaps made room, but it did not grow
+        // this class, because this future was not in the queue yet. So try to grow once more.
         if found.is_none() && was_at_limit && inner.grow(class).is_ok() {
             found = wait();
         }
@@ -695,7 +695,7 @@ impl<B: Brand> Future for Take<B> {
 impl<B> Drop for Take<B> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket.take() else { return };
-        // The length has a class: otherwise the wait would not have begun.
+        // `class` finds a class: without one, the wait would not have begun.
         if let Ok(class) = self.pool.inner.class(self.len_bytes)
             && let Some(taken) = class.shelf.leave(ticket)
         {

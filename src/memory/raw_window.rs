@@ -140,8 +140,8 @@ impl WindowInner {
             length: part.capacity() as u64,
             mw_access_flags: rights,
         };
-        // For type 2 the caller increments the key (`ibv_inc_rkey(3)`). The provider reads the old key from the window,
-        // and this bind uses the next key.
+        // For a window of type 2, whoever posts the bind chooses the new key, by `ibv_inc_rkey(3)`. The provider reads
+        // the old key from its struct of the window, so put the old key there first.
         if !self.is_type_1() {
             held.set_rkey(self.rkey);
             self.rkey = sys::inline::ibv_inc_rkey(self.rkey);
@@ -158,7 +158,7 @@ impl WindowInner {
     /// Undoes [`begin_bind`](Self::begin_bind), and gives the memory back.
     pub(crate) fn undo_bind<B>(&mut self, proof: NotPosted) -> Option<Bindable<B>> {
         if !self.is_type_1() {
-            // `ibv_inc_rkey` counts only the low 8 bits.
+            // `ibv_inc_rkey` increments only the low 8 bits, so only these bits are decremented.
             self.rkey = self.rkey & !0xff | self.rkey.wrapping_sub(1) & 0xff;
         }
         self.part.take().map(|part| reclaim(part, Unreached::NotPosted(proof)))
@@ -196,7 +196,8 @@ impl WindowInner {
 impl Drop for WindowInner {
     fn drop(&mut self) {
         if let Err(error) = self.core.dealloc() {
-            // Peers may still reach the memory, so its region stays registered with the window.
+            // The device did not free the window, so perhaps peers still reach the memory. Leak the part, which keeps
+            // its region registered, and leak the window.
             mem::forget(self.part.take());
             mem::forget(Arc::clone(&self.core));
             note_leak("a memory window", error);

@@ -113,8 +113,9 @@ impl RegionInner {
         }
         let (address, len_bytes, exported) = (memory.address(), memory.len_bytes(), memory.exported());
         let span = Span { address, len_bytes, exported, zero_based: A::ZERO_BASED, rights: A::FLAGS };
-        // SAFETY: the owner is taken apart, so nobody else uses the bytes. The owner also keeps the descriptor open.
-        // Only `end` releases the owner, after the registration has ended.
+        // SAFETY: `memory` is an owner that was taken apart, so nobody else uses its bytes. The owner of a dma-buf also
+        // keeps the descriptor open. On success the region holds the owner, and only `end` releases it, after the
+        // registration has ended.
         match unsafe { Self::new(domain, span) } {
             Ok(mut region) => {
                 region.owner = Some(memory.hold());
@@ -144,15 +145,15 @@ impl RegionInner {
         if atomic && domain.context.is_iwarp() {
             return Err(RegisterFailure::NotOnIwarp(NotOnIwarp::Atomics));
         }
-        // Soft iWARP accepts such a registration, but then no peer reaches the memory.
+        // Soft iWARP accepts a zero-based registration, but then no peer reaches the memory.
         if span.zero_based && domain.context.promises().name == SIW.name {
             let source = VerbError::new("ibv_reg_mr", libc::EOPNOTSUPP);
             return Err(RegisterFailure::Unsupported { feature: "zero-based memory", source });
         }
         let Span { len_bytes, rights, .. } = span;
         let domain_ptr = DomainPtr { provider: domain.context.provider, pd: domain.raw() };
-        // SAFETY: the domain stays alive: the registration holds it. If the region cannot be ended, the registration
-        // leaks both. The caller guarantees the rest.
+        // SAFETY: `Registration` holds the domain, so the domain stays alive until the region has ended. If the device
+        // does not end the region, region and domain are leaked. The caller guarantees the rest.
         let region = unsafe { Region::register(domain_ptr, span.place(), len_bytes, rights) };
         let device = || domain.context.query_device_ex();
         let has_paging = || device().is_ok_and(|device| OnDemandPaging(device.odp_caps).is_there());
@@ -250,14 +251,15 @@ impl Drop for RegionInner {
     fn drop(&mut self) {
         match self.end() {
             Ok(Some(owner)) => {
-                // The owner may be of the program's own type, whose drop may panic. The panic hook has then reported
-                // the panic, and it must not unwind out of this drop.
+                // Perhaps the owner is of the program's own type, and its drop panics. The panic hook has then reported
+                // the panic. The panic must not unwind out of this drop.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| owner.free())) {
                     mem::forget(panic);
                 }
             }
             Ok(None) => (),
-            // The owner is leaked with the registration.
+            // Perhaps the device still uses the memory, so the owner is leaked, too: dropping a `HeldOwner` frees no
+            // memory.
             Err(error) => self.registration.leak("a memory region", error),
         }
     }

@@ -376,7 +376,8 @@ impl<D> Shelf<D> {
         }
         let head = self.head.0.load(Ordering::Relaxed);
         let after = after_take(head, spots.first().copied().unwrap_or(NOWHERE));
-        // This succeeds: the shelf is guarded, so nobody else changes the head.
+        // The exchange succeeds: the shelf is guarded and this thread has locked the desk, so nobody else changes the
+        // head.
         let _ = self.head.0.compare_exchange(head, after, Ordering::AcqRel, Ordering::Relaxed);
     }
 }

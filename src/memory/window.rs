@@ -310,8 +310,7 @@ impl<B, K: WindowType> BoundWindow<B, K> {
         let missing = OutOfBounds { offset: offset as u64, len_bytes: len_bytes as u64, within };
         let part = self.inner.part().ok_or(missing)?;
         let region = part.region();
-        // The region and the part both start at a word boundary, so the result and `offset` have the same offset within
-        // a word.
+        // The region and the part both start at a multiple of 8, so each word of the window is a word of the region.
         Ok((region, part.address().addr() - region.address().addr() + offset))
     }
 

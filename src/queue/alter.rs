@@ -261,7 +261,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         S: AlterableWhileDraining,
     {
         let refused = |source| TransitionFailure::Verb { to: SendQueueDrain::NAME, source };
-        // The specification allows these changes only when no request is under way. Not every device checks this.
+        // In Send Queue Drain, the specification allows such a change only after the queue has drained. Not every
+        // device checks this.
         if self.query().map_err(refused)?.draining {
             return Err(TransitionFailure::Draining);
         }

@@ -401,7 +401,8 @@ impl Modify {
     }
 
     pub(super) fn set_peer_rights(&mut self, rights: PeerRights, kind: sys::ibv_qp_type) {
-        // The specification gives peers of an unreliable connection only remote writes.
+        // On an unreliable connection the specification has no remote reads and atomics, so keep only the right to
+        // write.
         let most = if kind == sys::ibv_qp_type::IBV_QPT_UC { ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 } else { !0 };
         self.attributes.qp_access_flags = rights.to_sys() & most;
         self.mask |= mask::IBV_QP_ACCESS_FLAGS;

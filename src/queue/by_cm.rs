@@ -134,7 +134,7 @@ impl<B: Brand, T: Reliable> QueuePair<B, ReadyToReceive, T> {
         let psn = Psn::clamped(modify.attributes.sq_psn);
         let mut pair = self.transition(modify)?;
         pair.inner.send.set_initiator_depth(initiator_depth);
-        // rdma_cm has chosen the first packet sequence number. `endpoint` must report that number.
+        // rdma_cm has chosen the first packet sequence number, and `endpoint` must report it.
         if let Some(core) = pair.inner.unsplit() {
             core.local.psn = psn;
         }
@@ -175,7 +175,8 @@ mod tests {
                 }
             }
         }
-        // Any other state is an error, also with the provider that has the quirk.
+        // A pair in any state but Reset and Ready To Send is refused, even with the provider that reports a connected
+        // pair in Reset.
         let (_context, pair, _poller) = pair(Profile::Siw);
         pair.end_traffic().unwrap();
         let failed = pair.moved_by_cm(ReadDepth::saturating(1)).map(drop).unwrap_err().source;

@@ -345,7 +345,7 @@ impl UntypedPair {
         // From here on, an early return drops the core, which destroys the pair.
         if limits.posting.is_in_sessions() {
             if core.raw.posting() != limits.posting {
-                // The provider made a pair without some `ibv_wr_*` function.
+                // The pair lacks a function of `ibv_wr_*` that its requests would call, so it cannot post in sessions.
                 return Err(session::unavailable());
             }
             status.send_in_sessions();

@@ -121,7 +121,8 @@ impl<B: Brand> ProtectionDomain<B> {
         let path = PeerPath {
             gid: datagram.sender_gid(),
             lid: datagram.lid,
-            // The service level has four bits.
+            // A service level has four bits, and `PeerPath::check` refuses greater numbers. So drop the upper bits of
+            // the byte.
             service_level: datagram.service_level & 15,
             traffic_class: datagram.traffic_class(),
             ..PeerPath::to(Gid::default())

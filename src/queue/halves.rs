@@ -110,7 +110,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
     /// Moves the pair to Error.
     pub(crate) fn end_traffic(&self) -> Result<(), VerbError> {
         self.half.1.modify(Modify::to(ibv_qp_state::IBV_QPS_ERR))?;
-        // If nothing is in flight, no flushed request reports the end, so it is recorded here.
+        // If nothing is in flight, no flushed request tells the poller that the pair is in Error. So record that here.
         self.half.1.note_broken();
         Ok(())
     }

@@ -19,7 +19,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// Only unit tests have `unsafe` here: they call functions of a provider directly.
+// Only unit tests have `unsafe` in this module: the tests of `session` implement a provider, whose functions get raw
+// pointers.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 pub(crate) mod alter;

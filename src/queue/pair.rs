@@ -248,7 +248,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
         }
         let (send, core) = self.half;
         let (receive, other) = receive.half;
-        // After this drop the pair holds the only reference to its core.
+        // `core` and `other` are the two references to the core. After this drop the pair holds the only one.
         drop(other);
         Ok(QueuePair::assume_state(UntypedPair { send, core, receive }))
     }
@@ -345,7 +345,8 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
             if strays {
                 break Some(DrainFailure::OtherQueue);
             }
-            // The pollers take turns, so that a busy poller cannot keep the others from being polled.
+            // Each round begins with another poller, so that one with many completions cannot keep the others from
+            // being polled.
             pollers.rotate_left(1);
             let idle = match pollers.iter_mut().find_map(|poller| poller.poll().transpose()).transpose() {
                 Ok(Some(completion)) => {
@@ -360,8 +361,8 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
             if self.sends_in_flight() == 0 && self.inner.receive.outstanding() == 0 {
                 return Ok(());
             }
-            // The deadline is checked after each completion too: other pairs of the queue may keep the poller busy for
-            // ever.
+            // Check the deadline also after a completion: perhaps other pairs on the completion queues complete
+            // requests for ever.
             let now = Instant::now();
             if deadline.is_some_and(|deadline| now >= deadline) {
                 break None;
@@ -401,8 +402,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// may post an empty request, which brings unsignalled sends back. Returns the id of that request.
     pub(crate) fn kick(&mut self, count: u32) -> Result<Option<WorkId>, VerbError> {
         self.inner.core.modify(Modify::to(raw_state::IBV_QPS_ERR))?;
-        // By now the device has flushed every signalled request, so the sends that are left must be unsignalled. If all
-        // requests are signalled on this provider, an empty request would bring nothing back.
+        // At the third kick the device has had time to flush all signalled requests. So the sends that are left should
+        // be unsignalled, and the flush of an empty request brings them back. If this provider signals all requests, an
+        // empty request would bring nothing back.
         let has_unsignalled = self.inner.core.domain.context.promises().sends_may_be_unsignalled();
         let is_due =
             count == 3 && has_unsignalled && code::<T>() != ibv_qp_type::IBV_QPT_UD && self.sends_in_flight() != 0;

@@ -29,7 +29,8 @@ impl DepartingPair {
     /// Moves the pair to Error, so that the device flushes its requests in flight.
     pub(super) fn flush(&self) {
         let mut modify = Modify::to(raw_state::IBV_QPS_ERR);
-        // If this fails, the pair stays as it is and is destroyed together with its completion queue.
+        // An error is ignored: while requests are in flight, the poller calls `flush_again` from time to time. At the
+        // latest, the drop of the completion queue destroys the pair.
         let _ = self.raw.modify(&mut modify.attributes, modify.mask);
     }
 }
@@ -37,8 +38,8 @@ impl DepartingPair {
 impl Departing for DepartingPair {
     fn slots(&self) -> [Option<usize>; 2] {
         let Places { send, receive } = &self.places;
-        // The poller waits for the sends only if pairs must be drained on this provider. Elsewhere sends may be
-        // unsignalled, and such a send never completes.
+        // The sends must have completed before the destroy only with `Teardown::Polled`. On other providers sends can
+        // be unsignalled, and the last unsignalled sends of a pair never complete.
         let waits_for_sends = self.sends_on.is_none() && self.domain.context.promises().teardown == Teardown::Polled;
         [waits_for_sends.then(|| send.slot()), Some(receive.slot())]
     }
@@ -93,7 +94,8 @@ pub(super) fn destroy(
 ) -> Result<Quiescent, VerbError> {
     raw.detach_all()?;
     if raw.has_windows() {
-        // From here on nothing may be posted, even if a later step fails.
+        // The reset leaves the pair in a state that takes no posts. So refuse posts from here on, even if a later step
+        // fails.
         status.poison();
         reset(raw, domain)?;
         raw.free_windows()?;

@@ -39,7 +39,8 @@ pub(super) fn lease(
     limits: &Limits,
     shared: Option<&Arc<SharedCore>>,
 ) -> Result<Places, NoRoom> {
-    // If both sides complete on one queue, the error names what the whole pair needs and what the queue has free.
+    // If sends and receives complete on one queue, the error names what the whole pair needs, and how much was free
+    // before the pair leased anything.
     let of_both = |error: NoRoom, other: u32, leased: u32| match ptr::eq(sends, receives) {
         true => NoRoom { needed: error.needed.saturating_add(other), free: error.free.saturating_add(leased) },
         false => error,
@@ -87,8 +88,8 @@ impl PairLedgers {
         let (poster, retirer) = ledger(pool, limits.receives, first.raw(), origin);
         let (posts, shared_receiver) = match &places.receive.shared {
             None => (poster, None),
-            // Only the poller posts to the ledger of the receives, so the pair's own receive queue gets another ledger,
-            // which stays empty.
+            // With a shared receive queue, only the poller posts to the pair's ledger for receives. The pair's own
+            // receive queue gets another ledger, which stays empty.
             Some(shared) => {
                 let (qpn, slot, ledger_of_all) = (origin.qpn(), first.key().slot(), shared.clone());
                 (

@@ -188,8 +188,8 @@ impl Carries<SendInvalidating> for ReliableConnection {}
 impl sealed::Carries<SendInvalidating> for ReliableConnection {}
 impl Carries<BindWindow> for UnreliableConnection {}
 impl sealed::Carries<BindWindow> for UnreliableConnection {}
-// A window of type 1 is ended by a bind over no bytes, so it needs no invalidate. (soft-RoCE has invalidates on
-// reliable connections only.)
+// An unreliable connection ends only windows of type 1: such a window is ended by a bind over no bytes. A window of
+// type 2 is ended by an invalidate, which soft-RoCE has on reliable connections only.
 impl Carries<Revoke<Type1>> for UnreliableConnection {}
 impl sealed::Carries<Revoke<Type1>> for UnreliableConnection {}
 impl<K, T: OwnReceives + Carries<K>> Carries<K> for OnShared<T> {}

@@ -22,7 +22,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A queue pair without its types: a few words that each transition moves.
 pub(crate) struct UntypedPair {
-    // The queues are dropped before the core, which destroys the pair only when nobody can post to it.
+    // Rust drops these fields in order. `send` and `receive` hold the rights to post, so they are dropped before the
+    // core. The drop of the core destroys the pair, and this works only when no right to post is left.
     pub(crate) send: SendQueue,
     pub(crate) receive: ReceiveQueue,
     /// # Invariants
@@ -42,7 +43,8 @@ pub(crate) struct PairCore {
     pub(crate) unsettled: Arc<AtomicU32>,
     pub(crate) limits: Limits,
     pub(crate) local: LocalPort,
-    // These fields are dropped in this order, after the pair is destroyed: the domain outlives all the others.
+    // `PairCore::drop` ends the pair before any field is dropped. The fields below are then dropped in this order: the
+    // domain outlives all the others.
     pub(crate) send_queue: Arc<CqInner>,
     pub(crate) receive_queue: Arc<CqInner>,
     /// The shared receive queue, if the pair has no receives of its own.
@@ -87,10 +89,11 @@ impl UntypedPair {
         };
         core.can_be_reset(drained, self.send.outstanding(), self.receive.outstanding())?;
         let psn = core.psn_after_reset();
-        // `drained` does not cover shared receives: nobody knows how many of them the pair has started to fill.
+        // `drained` says nothing of shared receives: the device does not tell how many of them it has started to fill
+        // for this pair.
         if drained && core.shared.is_none() {
-            // Every request has come out, so no completion queue holds a completion of this pair, and the pair keeps
-            // its places.
+            // All requests have come out of the poller, so no completion queue holds a completion of this pair. The
+            // pair can keep its places.
             core.reset().map_err(verb)?;
             core.local.psn = psn;
             core.status.renew();
@@ -107,7 +110,8 @@ impl UntypedPair {
             return Err(TransitionFailure::NoSlot);
         };
         let reset = core.reset().and_then(|quiescent| {
-            // Never `None`: `can_be_reset` has checked that a reset proves that the device is done.
+            // Never `None`: `can_be_reset` has checked that a reset is a barrier on this provider, and such a reset
+            // returns the proof.
             quiescent.ok_or(VerbError::new("ibv_modify_qp", libc::EIO))
         });
         let quiescent = match reset {
@@ -155,7 +159,8 @@ impl PairCore {
             return Err(TransitionFailure::NotOnIwarp(NotOnIwarp::Reset));
         }
         let promises = self.domain.context.promises();
-        // The device may have started to fill shared receives for this pair, and does not tell which.
+        // Perhaps the device has started to fill shared receives for this pair, and it does not tell which. So the
+        // reset must be a barrier. If `teardown` is not `Anytime`, a reset loses completions of shared receives.
         if self.shared.is_some() && (promises.teardown != Teardown::Anytime || !promises.reset_is_barrier) {
             return Err(TransitionFailure::ResetShared { provider: promises.name });
         }
@@ -213,8 +218,8 @@ impl PairCore {
         trace::pair_gone(self.qpn().value());
         let raw = self.raw.take();
         let departing = DepartingPair { raw, places, sends_on, status, _shared: self.shared.clone(), domain };
-        // Makes the device flush the requests in flight. If this fails, the pair is destroyed together with its
-        // completion queue.
+        // `flush` moves the pair to Error, so that the device flushes the requests in flight. If the move fails, the
+        // poller tries it again as long as requests are in flight.
         departing.flush();
         self.receive_queue.depart(Box::new(departing));
     }

@@ -86,12 +86,13 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         let mut engine = self.exclusive.engine.borrow_mut();
         let engine = &mut *engine;
         let Some(pair) = engine.pair.ready() else {
-            // Unreachable: the pair leaves Ready To Send only at the end of a scope.
+            // Unreachable: a scope begins only with a pair in Ready To Send, and the pair leaves this state only at the
+            // end of the scope.
             return Err(RegisterFailure::Verb(VerbError::new("ibv_reg_mr", libc::EINVAL)));
         };
-        // SAFETY: the memory is borrowed for `'env`, so until `Exclusive::scope` returns. Before `scope` returns,
-        // `settle` makes sure that no request names the memory and that no peer reaches it, or ends the process. No
-        // handle outlives `'scope`.
+        // SAFETY: the memory is borrowed for `'env`, which does not end before `Exclusive::scope` returns. Before that
+        // return, `settle` makes sure that no request names the memory and that no peer reaches it, or aborts the
+        // process. The handle lives at most for `'scope`, so nobody uses it afterwards.
         let (loan, handle) = unsafe { lending.start(&pair.inner.core.domain) }?;
         engine.loans.push(loan);
         Ok(handle)
@@ -199,7 +200,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
         compare: u64,
         swap: u64,
     ) -> Posting<'scope, B, LentMut<'scope, B>> {
-        // `as_ref` may be the program's own code, so call it before the scope is borrowed.
+        // Perhaps `as_ref` is the program's own code and uses the scope. So call it before `post` borrows the engine of
+        // the scope.
         let target = target.as_ref();
         self.post(result, |pair, buffer| pair.post_compare_and_swap(buffer, target, compare, swap))
     }
@@ -240,8 +242,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
             }
             Err(error) => {
                 match error {
-                    // The device may have the request, so its slot stays in flight. It counts as abandoned, since the
-                    // program gets no ticket. The ledger keeps the memory.
+                    // Perhaps the device has the request, so its slot counts as in flight. The slot is marked as
+                    // abandoned, since the program gets no ticket. The ledger keeps the memory.
                     PostError::Uncertain { id, .. } => slots.borrow_mut().posted(slot, id, true),
                     _ => slots.borrow_mut().release(slot),
                 }

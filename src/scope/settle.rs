@@ -80,7 +80,7 @@ impl<B: Brand> Engine<B> {
         };
         if let (AnyQueuePair::Errored(pair), Some(poller)) = (&mut self.pair, &mut self.poller) {
             let kept = &mut self.kept;
-            // If the drain fails, requests stay in flight, and the steps below end them.
+            // If the drain fails or its time is over, requests stay in flight. The steps below end them.
             let _ = pair.drain(poller, GRACE, |completion| kept.extend(slots.borrow_mut().route(completion)));
         }
         if slots.borrow().in_flight() == 0 {
@@ -108,8 +108,8 @@ impl<B: Brand> Engine<B> {
         if !is_reset && gone.is_none() {
             abort("its requests were neither flushed nor ended by a reset or a destroy of the queue pair");
         }
-        // The device is done with the requests, but the completion queue does not return them. Drop the pair and the
-        // poller, the last handles of the queue: this frees the requests.
+        // The device is done with the requests, but not all of them came out of the completion queue. Drop the pair and
+        // the poller, which hold the last references to that queue. The drop of the queue then frees the requests.
         self.pair = AnyQueuePair::Vacant;
         self.poller = None;
     }
@@ -138,7 +138,7 @@ impl<B: Brand> Engine<B> {
                 } else if loan.is_exposed() {
                     abort("peers can still reach it: the device did not end its registration");
                 } else {
-                    // The memory stays registered, and the device does not reuse its key. That does no harm: no peer
+                    // Leaked memory stays registered, and the device does not reuse its key. That does no harm: no peer
                     // has a right to the memory, and no request names it.
                     loan.leak(error);
                     break;

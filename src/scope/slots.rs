@@ -59,8 +59,8 @@ impl<B> Slots<B> {
         self.set(slot, Slot::InFlight { id, abandoned });
         self.in_flight += 1;
         if let Some(by_index) = self.by_index.get_mut(id.key().kind() as usize) {
-            // Requests in flight have different indices. The size of the table is a power of two above all indices, so
-            // no two requests share an entry.
+            // The indices of the requests in flight on one queue lie in a range that is no longer than the table. The
+            // length of the table is a power of two. So no two of these requests share an entry.
             let at = id.index() as usize & (by_index.len() - 1);
             by_index[at] = slot;
         }
@@ -98,7 +98,8 @@ impl<B> Slots<B> {
     /// Keeps the completion if its request belongs to the scope; otherwise returns it.
     pub(super) fn route(&mut self, completion: Completion<B>) -> Option<Completion<B>> {
         let of = completion.id();
-        // A scope posts only sends and receives, so other kinds of requests belong to the program.
+        // `by_index` has a table for the send queue and one for the receive queue of the pair: a scope posts to no
+        // other queue. So a completion of another kind of queue does not belong to the scope.
         let Some(by_index) = self.by_index.get(of.key().kind() as usize) else { return Some(completion) };
         let slot = by_index[of.index() as usize & (by_index.len() - 1)];
         let abandoned = match self.slots.get(slot as usize) {

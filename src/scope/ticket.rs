@@ -56,7 +56,7 @@ impl<'scope, B, M: LentMemory<'scope, B>> Ticket<'scope, B, M> {
                 mem::forget(self);
                 Err(WaitFailure::Failed { cause, memory })
             }
-            // Unreachable: the memory that comes back has the type that was posted.
+            // Unreachable: a completion gives back memory of the type that was posted, so the memory is always an `M`.
             (None, _) => Err(WaitFailure::Unfinished { ticket: self, source: WaitError::Poll(PollError::Failed) }),
         })
     }
@@ -102,7 +102,8 @@ fn result<'scope, B, M: LentMemory<'scope, B>>(
 
 impl<B, M> Drop for Ticket<'_, B, M> {
     fn drop(&mut self) {
-        // The slots are never borrowed while user code runs, so the borrow succeeds.
+        // Only code of the program drops tickets, and the slots are not borrowed while such code runs. So this borrow
+        // succeeds.
         if let Ok(mut slots) = self.slots.try_borrow_mut() {
             slots.abandon(self.slot);
         }

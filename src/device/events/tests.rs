@@ -38,7 +38,8 @@ fn an_event_is_about_the_object_at_its_address() {
     ];
     for (code, address, event) in expected {
         assert_eq!(Taken::read(&about(code, address), &objects), Taken::Event(event));
-        // At any other address there is no object, or one of another kind. So the event is about nobody.
+        // At each of the other addresses there is no object, or an object of another kind. So the event is about
+        // nobody.
         for other in [0, PAIR, QUEUE, SHARED, 0x4000].into_iter().filter(|&other| other != address) {
             assert_eq!(Taken::read(&about(code, other), &objects), Taken::OfNobody, "{code} at {other:#x}");
         }

@@ -40,7 +40,7 @@ fn calls() -> Vec<String> {
 
 /// Records the operation, with the flags that are set for it.
 fn begin(qp: Qp, call: String) {
-    // SAFETY: `qp` is this provider's own pair.
+    // SAFETY: `qp` is the pair that `with_queue` made. It lives in `with_queue` until all posts have returned.
     note(format!("{call} {:#x}", unsafe { (*qp).wr_flags }));
 }
 
@@ -82,7 +82,7 @@ extern "C" fn set_sge_list(_: Qp, count: usize, _: *const sys::ibv_sge) {
     note(format!("sge_list {count}"));
 }
 extern "C" fn set_inline(_: Qp, bytes: *mut std::ffi::c_void, length: usize) {
-    // SAFETY: the caller passes `length` bytes, which stay readable during the call.
+    // SAFETY: `ibv_wr_set_inline_data` passes `length` bytes, which stay readable during the call.
     let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) };
     note(format!("inline {bytes:?}"));
 }
@@ -130,7 +130,9 @@ fn with_queue(
                 PairStatus::new(&UNREVIEWED, 1, RC, domain.inner.id(), [poster.detour_of(), poster.detour_of()]);
             status.send_in_sessions();
             let terms = Terms { limits: post_limits(&limits, &UNREVIEWED, false), status };
-            // The pair `raw` is alive until the end of this function, and the provider takes posts in any state.
+            // `without_handle` requires that the pair outlives the queue. The pair is the local variable `provider`,
+            // and the queue is dropped in this closure. The functions of the pair only record calls, so its state does
+            // not matter.
             let end = PostEnd::without_handle(raw.cast(), no_list as PostSend, true);
             let mut queue = SendQueue::new(poster, end, terms);
             let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
@@ -203,7 +205,7 @@ fn of_all_items_the_last_is_signalled_in_its_session() {
     with_queue(64, |queue, domain, _| {
         for count in [1, 2, 40] {
             let mut buffers = domain.buffers(count, 8).unwrap();
-            // `WorkRequest::send` makes a signalled request, but `post_all` signals only the last one.
+            // `WorkRequest::send` makes signalled requests, but `post_all` signals only the last of them.
             batch::<_, ReliableConnection, _>(queue, |batch| {
                 assert_eq!(batch.post_all(&mut buffers, WorkRequest::send).unwrap(), count);
             })
@@ -253,7 +255,7 @@ fn all_items_that_just_fit_are_one_session_whose_last_is_signalled() {
             assert_eq!((queue.outstanding() as usize, queue.room()), (count, 0));
         });
     }
-    // Here `post_all` comes after an earlier request of the batch, in the same session.
+    // In the first batch below, `post_all` comes after a single request, and goes into the same session.
     with_queue(8, |queue, domain, _| {
         let mut buffers = domain.buffers(4, 8).unwrap();
         batch::<_, ReliableConnection, _>(queue, |batch| {
@@ -311,8 +313,8 @@ fn an_item_that_does_not_go_is_refused_wherever_it_is() {
             let calls = calls();
             assert_eq!(calls.iter().filter(|call| call.starts_with("send")).count(), at);
             assert_eq!(calls.last().map(String::as_str), Some("abort"));
-            // The requests in the session were never posted, and their buffers are freed; the items that were not
-            // reached are still in `buffers`.
+            // The aborted session has posted none of its requests, and their buffers are freed. `buffers` still has the
+            // items after the one that panicked.
             assert_eq!((buffers.len(), queue.outstanding(), queue.room()), (31 - at, 0, 32));
             batch::<_, ReliableConnection, _>(queue, |batch| batch.post_all(&mut buffers, WorkRequest::send).map(drop))
                 .unwrap()
