@@ -63,7 +63,8 @@ pub struct Closing<B: Brand, T: Transport = ReliableConnection> {
 
 /// A pair in Error with requests in flight.
 struct Ending<B: Brand, T: Transport> {
-    // Dropped before the lanes, so that the driver still learns that the pair is gone.
+    // Declared before the lanes, and so dropped before them. Each lane is a handle of the poller, and the drop of the
+    // last handle can end the driver. In this order the driver still learns that the pair is gone.
     pair: Option<QueuePair<B, ReadyToSend, T>>,
     sends: LaneHandle<B>,
     receives: LaneHandle<B>,
@@ -174,7 +175,7 @@ impl<B: Brand, T: Transport> Closing<B, T> {
             }
         };
         let first_failure = pair.first_failure();
-        // If this kick fails, the next one fails too and ends the wait.
+        // An error is ignored: if this kick fails, the next kick fails too, and then `poll_drained` ends the wait.
         let _ = pair.kick(0);
         let next_kick = Timer::after(sends.poller(), BETWEEN_KICKS);
         let (pair, kicks, drained, marker) = (Some(pair), 0, None, None);
@@ -222,7 +223,7 @@ impl<B: Brand, T: Transport> Future for Closing<B, T> {
             };
             ending.destroy(has_drained);
         }
-        // If a waker panics here, the next poll begins here again.
+        // `settle_left` runs wakers. If one panics, the next poll of this future goes on at this line.
         ending.settle_left();
         Poll::Ready(this.ending.take().map_or_else(nothing, Ending::into_closed))
     }

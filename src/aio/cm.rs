@@ -148,8 +148,8 @@ impl SharedChannel {
         let mut state = lock(&self.shared.state);
         let (is_driven, driver) = (state.has_driver, if has_timer { state.driver.take() } else { None });
         drop(state);
-        // The kernel does not announce the next event of this channel, so the driver must look at the channel after
-        // some time. The driver is woken to learn of that time.
+        // A channel of soft devices can have a timer. The driver must poll the channel when the timer is over, even if
+        // the descriptor is not readable then. Wake the driver, so that it reads the timer before it sleeps again.
         if let Some(driver) = driver {
             driver.wake();
         }
@@ -316,7 +316,7 @@ fn of_all(cause: Cause, timeout: Duration) -> Cause {
 /// Takes connect requests. Dropping the listener rejects the requests that were not taken. Accepted connections go on.
 #[derive(Debug)]
 pub struct Listener {
-    // Dropped before `channel`, whose drop may end the driver.
+    // Declared before `channel`, and so dropped before it: the drop of `channel` perhaps ends the driver.
     inner: cm::Listener,
     channel: SharedChannel,
 }
@@ -431,12 +431,13 @@ pub(super) struct CmBond {
 
 impl CmBond {
     pub(super) fn end(&mut self) {
-        // Fails only if the connection has ended already.
+        // An error is ignored: the call fails only if the connection has ended already.
         let _ = self.link.disconnect();
     }
 
     pub(super) fn poll_end(&mut self, context: &mut task::Context<'_>) -> Poll<End> {
-        // If there is a driver, the driver takes the events from the kernel, and this task needs no system call.
+        // If there is a driver, and nobody has taken an event of this identifier from the kernel yet, this task sleeps
+        // without a system call. The driver takes the next event, and wakes this task.
         if self.channel.is_driven() && self.channel.sleep(self.link.events(), context) {
             return Poll::Pending;
         }

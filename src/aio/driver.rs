@@ -94,7 +94,8 @@ impl<B> Driver<B> {
                 return Ok(output);
             }
             match self.poll_turn(&mut context) {
-                // The future may use no handle of this poller and wait for something else, so this is not the end.
+                // `Over`: the poller has no handles, and nobody waits at it. But `future` is not ready, so it waits for
+                // something else. Sleep until the waker is called, then poll `future` again.
                 Poll::Ready(Ok(Turn::Over)) => sleeper.sleep(None)?,
                 Poll::Ready(Ok(Turn::Sleep(nap))) => sleeper.sleep(nap)?,
                 Poll::Ready(Err(error)) => return Err(error),

@@ -52,7 +52,8 @@ async fn run(driver: impl Turns, readiness: AsyncFd<OwnedFd>) -> Result<(), Wait
             Poll::Pending => return Poll::Pending,
         };
         match readiness.poll_read_ready(context) {
-            // The next turn takes the events. An event that comes later makes the descriptor readable again.
+            // Clear the readiness before the next turn takes the events. An event that comes after the clear makes the
+            // descriptor ready again.
             Poll::Ready(Ok(mut ready)) => {
                 ready.clear_ready();
                 continue;

@@ -441,7 +441,7 @@ impl TcpBond {
             }
             match self.stream.try_read(&mut [0]) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // The end of the stream, an error, or a byte where a correct peer sends none.
+                // The stream has ended or failed, or a byte has come, which a correct peer never sends.
                 _ => return Poll::Ready(End::Disconnected),
             }
         }

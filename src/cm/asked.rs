@@ -43,7 +43,8 @@ struct Calling {
 
 impl Drop for Calling {
     fn drop(&mut self) {
-        // Nobody polls the identifier any more, so its events must not wake an event loop.
+        // If the thread was not joined, nobody polls the identifier any more. Then its events must not wake an event
+        // loop.
         if self.thread.is_some() {
             self.events.set_polled(false);
         }
@@ -74,13 +75,13 @@ impl<B: Brand, T: Reliable> Asked<B, T> {
         parameters: Parameters<'static>,
         data: ConnectData,
     ) -> Result<Self, Box<NotAsked<B, T>>> {
-        // If the thread cannot be started, its closure is dropped with all that it owns. So the thread gets the
-        // identifier and the pair through a channel, after it was started.
+        // If the system cannot start the thread, the closure is dropped with all that it owns. The identifier and the
+        // pair must not be lost then, so the thread gets them through a channel after its start.
         let (give, take) = mpsc::sync_channel::<(Identifier, UnbrandedPair)>(1);
         let call = move || {
             let (mut id, pair) = take.recv().expect("the maker of this thread gives both, or ends it with a panic");
             let parameters = Parameters { private_data: data.as_bytes(), ..parameters };
-            // A signal that is handled on this thread may interrupt the call. Then call again.
+            // `EINTR`: a signal was handled on this thread, and has interrupted the call. Call again.
             let connected = loop {
                 match id.raw.connect(&parameters) {
                     Err(error) if error.errno() == libc::EINTR => {}
@@ -88,8 +89,8 @@ impl<B: Brand, T: Reliable> Asked<B, T> {
                 }
             };
             if let Err(error) = connected {
-                // This adds the event, and then wakes a task of the program. If the waker panics, the event is in the
-                // box already.
+                // `add_failure` puts the event into the `MailBox` of the identifier, and then wakes the task that waits
+                // for it. If that waker panics, the event is not lost.
                 let told = catch_unwind(AssertUnwindSafe(|| id.events.add_failure(&error)));
                 mem::forget(told); // the drop of the panic's value may panic again
             }

@@ -306,7 +306,8 @@ impl Inbox {
                 Ok(None) => break,
                 Err(error) => {
                     failed = Some(error);
-                    // The lost event may have been for any task, so all tasks are woken.
+                    // Perhaps an event was lost with the error. Its identifier is unknown, so wake all tasks: each
+                    // of them polls again.
                     later.tasks.extend(mail.boxes.values_mut().filter_map(|found| found.task.take()));
                     break;
                 }
@@ -345,7 +346,7 @@ impl Inbox {
         for _ in 0..BATCHES {
             let (mut mail, failed) = self.sort(self.lock());
             match (mail.take(key), failed) {
-                // The event goes first. A failure that lasts comes again at the next call.
+                // Return the event even if `sort` has failed. If the failure lasts, the next call returns it.
                 (Some(event), _) => return Ok(Some(event)),
                 (None, Some(error)) => return Err(error),
                 (None, None) if mail.may_have_more => {}
@@ -376,7 +377,7 @@ impl Inbox {
             let failed;
             (mail, failed) = self.sort(mail);
             match (mail.take(key), failed) {
-                // The event goes first. A failure that lasts comes again at the next call.
+                // Return the event even if `sort` has failed. If the failure lasts, the next call returns it.
                 (Some(event), _) => return Ok(Some(event)),
                 (None, Some(error)) => return Err(error),
                 (None, None) => {}
@@ -386,14 +387,14 @@ impl Inbox {
                 return Ok(None);
             }
             if mail.may_have_more {
-                // Let other threads take the lock.
+                // The channel perhaps holds more events, so sort again. Let other threads take the lock in between.
                 drop(mail);
                 mail = self.lock();
                 continue;
             }
-            // A thread that sleeps on `turn` must also wake for the next timer. The thread that sleeps on the
-            // descriptor may have read the timers before the next one was set. The soft device then made the descriptor
-            // readable to wake that thread, but `sort` in this thread may have made the descriptor unreadable again.
+            // A sleep on `turn` must end at the next timer, too. The thread that sleeps on the descriptor perhaps does
+            // not know this timer, because the timer was set after that thread fell asleep. Then the soft device makes
+            // the descriptor readable to wake that thread, but `sort` in this thread can make it unreadable again.
             let at_most = self.raw.next_timer().map_or(left, |timer| left.min(timer));
             if mail.has_sleeper {
                 mail = self.turn.wait_timeout(mail, at_most).unwrap_or_else(PoisonError::into_inner).0;
@@ -527,13 +528,14 @@ impl Identifier {
 impl Drop for Identifier {
     fn drop(&mut self) {
         if self.raw.ends_with_event() {
-            // The answer may have arrived. Once the answer is taken from the channel, the drop of `raw` can destroy the
-            // identifier without waiting. An error is ignored: if it lasts, the next thread that takes an event gets
-            // it.
+            // The peer's answer to the connect or accept of this identifier is perhaps in the channel. If `poll` takes
+            // the answer, the drop of `raw` destroys the identifier at once. Otherwise the thread that takes the answer
+            // does that later. An error is ignored: if it lasts, the next thread that takes an event gets it.
             drop(self.events.poll());
         }
         self.events.inbox.end(self.events.key);
-        // `raw` is dropped after this function. An event that comes until then finds no box, and is dropped.
+        // The field `raw` is dropped after this function. If another thread takes an event of this identifier before
+        // that, the event finds no `MailBox`, since `end` has removed it, and is dropped.
     }
 }
 

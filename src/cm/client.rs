@@ -280,8 +280,8 @@ impl Resolved {
         if let Err(cause) = same_device(&self.device, &pair) {
             return Err(Failed { value: (self, pair), cause });
         }
-        // The removal is checked before the call of `rdma_connect`. On iWARP a thread takes the identifier and makes
-        // that call, so a failure of the call could not give the identifier back.
+        // Check for a removal before the call of `rdma_connect`. On iWARP another thread owns the identifier and the
+        // pair during that call, so an error of the call could not give them back to the program.
         if self.id.events.is_removed() {
             return Err(Failed { value: (self, pair), cause: Cause::DeviceRemoved });
         }
@@ -366,8 +366,9 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
             Err(error) => return Err(self.give_up(Cause::Call(error))),
         };
         match found {
-            // On iWARP, the device may be removed while the thread is still in its call of `rdma_connect`. Every other
-            // end comes only after that call. So the next arm may call `join`, but this arm may not.
+            // On iWARP, the event of a removal can come while another thread is still in `rdma_connect`. `join` would
+            // wait for that thread, so call `give_up`, which does not wait. Every other end comes only after
+            // `rdma_connect`, so the next arm calls `join`.
             Meaning::End(cause @ Cause::DeviceRemoved) => Err(self.give_up(cause)),
             Meaning::End(cause) => {
                 let (_id, pair) = self.asked.join();
@@ -375,7 +376,7 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
             }
             Meaning::NotAsked(error) => Err(self.not_asked(error)),
             Meaning::Respond => self.respond(event.parameters).map(Progress::Done),
-            // iWARP: the device itself has moved the pair to Ready To Send, and has answered the peer.
+            // iWARP: the connection is established. The device itself has moved the pair to Ready To Send.
             _ => self.adopt(event.parameters).map(Progress::Done),
         }
     }
@@ -409,7 +410,7 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
         let Self { asked, parameters, depths: [serves, starts], .. } = self;
         let (mut id, pair) = asked.join();
         let [serves, starts] = [agreed(serves, answer.responder_resources), agreed(starts, answer.initiator_depth)];
-        // The peer may have ended since its answer. Then the calls below fail, and an event of the identifier says why.
+        // If the peer has ended since its answer, the calls below fail. Then `why` takes the event with the cause.
         let up = bring_up(&*id.raw, pair, [serves, starts], parameters.min_rnr_timer).map_err(|failed| {
             let Failed { value, cause } = failed;
             let cause =
@@ -429,7 +430,7 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
         let theirs = if pair.swaps_reply_depths() { answer.responder_resources } else { answer.initiator_depth };
         match pair.moved_by_cm(agreed(starts, theirs)) {
             Ok(pair) => Ok(Connection::new(pair, id, PeerData(answer.private_data))),
-            // The peer may have ended since its answer.
+            // The pair is not in Ready To Send. Perhaps the peer has ended since its answer.
             Err(error) => {
                 let cause = why_not_adopted(&id.events, Phase::Connecting, error.source);
                 Err(Failed { value: errored(error.queue_pair), cause })

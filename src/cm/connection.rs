@@ -113,8 +113,8 @@ impl Link {
     }
 
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
-        // After the end there is nothing to wait for. This call still takes the events of other identifiers from the
-        // channel.
+        // After the end of the connection there is nothing to wait for. But still look for an event, since that also
+        // takes the events of the other identifiers from the channel.
         let patience = if self.end.is_some() { Patience::None } else { patience };
         loop {
             let found = match next(&self.id.events, Phase::Connected, patience) {
@@ -180,7 +180,7 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
         let had_ended = self.link.end.is_some();
         let end = self.link.end_by(patience)?;
         if end.is_some() && !had_ended {
-            // An error is ignored: the device may have moved the pair by itself, or may have been removed.
+            // An error is ignored: perhaps the device has moved the pair by itself, or the device was removed.
             let _ = self.pair.end_traffic();
         }
         Ok(end)
@@ -204,8 +204,8 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     #[allow(clippy::result_large_err, reason = "the connection comes back")]
     pub fn disconnect(self) -> Result<Disconnected<B, T>, Failed<Self>> {
         let Self { pair, data, mut link } = self;
-        // If this call fails, the peer learns of the end when `wait_for_number` tells it, or when the identifier is
-        // destroyed.
+        // If this call fails, `wait_for_number` calls `rdma_disconnect` again. If the program does not wait for the
+        // number, the peer learns of the end when the identifier is destroyed.
         let is_told = link.id.raw.disconnect().is_ok();
         match pair.into_error() {
             Ok(pair) => {
@@ -253,7 +253,8 @@ impl<B: Brand, T: Reliable> Disconnected<B, T> {
         }
         let deadline = Instant::now().checked_add(timeout);
         loop {
-            // An earlier call, or a poll of the connection, may have taken the event that reports the removal.
+            // Perhaps an earlier call has taken the event that reports the removal of the device. Then the `wait` below
+            // does not return that event, but `is_removed` still returns true.
             if self.id.events.is_removed() {
                 return Ok(false);
             }
@@ -270,8 +271,8 @@ impl<B: Brand, T: Reliable> Disconnected<B, T> {
             match self.id.events.wait(deadline)?.map(|event| event.kind) {
                 None | Some(RawEventKind::DEVICE_REMOVAL) => return Ok(false),
                 Some(RawEventKind::TIMEWAIT_EXIT) => self.is_free = true,
-                // If both sides began to disconnect at the same time, each has to answer the other. In all other cases
-                // another disconnect does nothing.
+                // The peer has disconnected. If both sides did so at the same time, each has to answer the other, and
+                // another call of `rdma_disconnect` is that answer. In all other cases another call does nothing.
                 Some(RawEventKind::DISCONNECTED) => self.is_told = false,
                 Some(_) => {}
             }

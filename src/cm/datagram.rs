@@ -55,7 +55,8 @@ fn parameters_of(queue_pair: u32, private_data: &[u8]) -> RawParameters<'_> {
         rnr_retry_count: rnr_retry.value(),
         has_shared_receives: false,
         queue_pair,
-        // `rdma_conn_param` has no member for a key: rdma_cm always gives this key to the peer.
+        // Only the soft rdma_cm reads this member. The real rdma_cm always gives this key to the peer: its
+        // `rdma_conn_param` has no member for a key.
         qkey: Qkey::CONNECTION_MANAGER.0,
     }
 }

@@ -167,8 +167,9 @@ impl Membership {
     pub fn leave(mut self) -> Result<Bound<Datagrams>, Failed<Self>> {
         match self.id.raw.leave_multicast(SocketAddr::new(self.group, 0)) {
             Ok(()) => {
-                // `rdma_leave_multicast` drops the events of the membership that are still in the kernel. Other threads
-                // may have moved some events from the channel into the box of this identifier. This call drops those.
+                // `rdma_leave_multicast` drops the events of the membership that are still in the kernel. A thread has
+                // perhaps moved other events of the membership from the channel into the `MailBox` of this identifier.
+                // `forget_group` drops the events in the `MailBox`.
                 self.id.events.forget_group();
                 Ok(Bound::new(self.id))
             }

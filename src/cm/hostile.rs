@@ -28,7 +28,7 @@ impl Victim {
         let (queue, poller) = domain.completion_queue(1024).unwrap();
         let port = context.active_port().unwrap();
         let own = port.gids().iter().find_map(|row| Ipv6Addr::from(row.gid.0).to_ipv4_mapped());
-        // The GIDs of an iWARP device contain no IP addresses, so the environment variable gives the address.
+        // For a real iWARP device, `INTERLOCK_ADDRESS` must be set: the GIDs of the device contain no IP addresses.
         let own: IpAddr = match std::env::var("INTERLOCK_ADDRESS") {
             Ok(address) => address.parse().unwrap(),
             Err(_) => own.unwrap().into(),
@@ -78,7 +78,7 @@ impl Victim {
         thread::scope(|scope| {
             let client = scope.spawn(move || connect(at, pair, &mark, WAIT).unwrap());
             let request = loop {
-                // Requests of hostile peers may be ahead of the friend's request.
+                // Requests of hostile peers perhaps come before the friend's request. Their drop rejects them.
                 let request = self.request();
                 if request.data().framed() == Some(&b"friend"[..]) {
                     break request;
@@ -160,7 +160,7 @@ fn lies_about_depths(victim: &mut Victim) {
         let (mut peer, pair) = (Peer::of(victim), victim.pair());
         let [responder_resources, initiator_depth] = depths;
         let lie = RawParameters { responder_resources, initiator_depth, ..offer(&pair, b"") };
-        // rdma_cm or the device may refuse these depths.
+        // rdma_cm or the device is allowed to refuse these depths. Then no request reaches the victim.
         if peer.id.connect(&lie).is_err() {
             continue;
         }
@@ -235,8 +235,8 @@ enum Moment {
 fn ends_in_between(victim: &mut Victim) {
     use Moment::{AfterTheAccept, AfterTheAnswer, AfterTheConnection, BeforeTheAccept, BeforeTheRequestIsTaken};
     let moments = [BeforeTheRequestIsTaken, BeforeTheAccept, AfterTheAccept, AfterTheAnswer, AfterTheConnection];
-    // If `how` is 0, the peer destroys its identifier and its channel, as when its process ends. If 1, it calls
-    // `rdma_disconnect`. If 2, it does nothing.
+    // `how` is what the peer does at `moment`. 0: it destroys its identifier and its channel, as when its process ends.
+    // 1: it calls `rdma_disconnect`. 2: it does nothing from then on.
     for (moment, how) in moments.into_iter().flat_map(|moment| [0, 1, 2].map(|how| (moment, how))) {
         let (peer, pair) = (Peer::of(victim), victim.pair());
         let mut peer = Some(peer);
@@ -245,7 +245,7 @@ fn ends_in_between(victim: &mut Victim) {
             if at == moment && how == 0 {
                 peer = None;
             } else if at == moment && how == 1 {
-                // rdma_cm may refuse a disconnect at this moment.
+                // An error is ignored: rdma_cm is allowed to refuse a disconnect at this moment.
                 let _ = peer.as_mut().unwrap().id.disconnect();
             } else if at == AfterTheAccept
                 && moment > AfterTheAccept
@@ -275,8 +275,8 @@ fn ends_in_between(victim: &mut Victim) {
         match accepting.wait(if how == 0 { WAIT } else { SHORT }) {
             Err(failed) => {
                 let is_known = match failed.cause {
-                    // The peer did not establish the connection. (With `how` 1: a disconnect has no effect before
-                    // that.)
+                    // The peer has not established the connection. If `how` is 1, the peer has disconnected, but a
+                    // disconnect before the connection is established perhaps has no effect.
                     Cause::TimedOut(_) => how > 0 && moment != AfterTheConnection,
                     Cause::Rejected { .. } | Cause::Disconnected | Cause::Failed(_) => how < 2,
                     _ => false,
@@ -284,7 +284,8 @@ fn ends_in_between(victim: &mut Victim) {
                 assert!(is_known, "{moment:?} {how}: {failed:?}");
                 assert!(matches!(failed.value, AnyQueuePair::Errored(_)), "{failed:?}");
             }
-            // The peer may not have answered yet: on iWARP, the accept alone connects this side.
+            // Here too, the peer has perhaps not established the connection: on iWARP, the accept alone connects the
+            // victim's side.
             Ok(mut connection) => {
                 end(AfterTheConnection);
                 let must_end = how == 0 || how == 1 && moment >= AfterTheAnswer;

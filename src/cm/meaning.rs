@@ -63,7 +63,7 @@ pub(super) fn meaning_of(phase: Phase, kind: Kind, status: i32, parameters: &mut
             let data = PeerData(std::mem::take(&mut parameters.private_data));
             Meaning::End(Cause::NotServed { reason: LookupReason(status), data })
         }
-        // For an established connection, Linux reports this event when the peer's IP address gets another link-layer
+        // For an established connection, Linux reports `UNREACHABLE` when the peer's IP address gets another link-layer
         // address.
         (Phase::Connected, Kind::UNREACHABLE) => Meaning::Advise(Advice::NeighbourChanged),
         (Phase::Connected, Kind::ADDR_CHANGE) => Meaning::Advise(Advice::AddressChanged),
@@ -109,8 +109,8 @@ mod tests {
 
     #[test]
     fn each_phase_knows_its_events() {
-        // One column for each event: ADDR_RESOLVED (0) to TIMEWAIT_EXIT (15), then 16, which this library does not
-        // know, and CALL_FAILED.
+        // One line for each phase, one column for each event. The events are 0 (ADDR_RESOLVED) to 15 (TIMEWAIT_EXIT),
+        // then 16, which this library does not know, and CALL_FAILED.
         let expected = [
             "DE.........E......",
             "..DE.......E......",

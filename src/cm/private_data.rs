@@ -169,7 +169,7 @@ mod tests {
     /// Tries each length that a header can claim, with each number of bytes that can arrive.
     #[test]
     fn whatever_a_peer_claims_is_framed_within_what_arrived() {
-        // Miri is slow, so there the test tries only every 51st number.
+        // Miri is slow. Under Miri, the test tries only every 51st number.
         let step = if cfg!(miri) { 51 } else { 1 };
         for claimed in (0..=u8::MAX).step_by(step) {
             for arrived in (0..=256).step_by(step) {

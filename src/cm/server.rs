@@ -99,8 +99,8 @@ impl<K> Listener<K> {
     }
 
     fn take(&mut self, patience: Patience) -> Result<Option<Request<K>>, CmError> {
-        // After a removal no request comes, so this call does not wait. It still takes the events of other identifiers
-        // from the channel.
+        // After the removal of the device no request comes, so do not wait for one. But still look for an event, since
+        // that also takes the events of the other identifiers from the channel.
         let patience = if self.is_removed { Patience::None } else { patience };
         loop {
             match next(&self.id.events, Phase::Listening, patience)? {
@@ -113,7 +113,7 @@ impl<K> Listener<K> {
                 Some((_, event)) => {
                     let Some(new) = event.request else { continue };
                     let id = Identifier::of_request(new, &self.id);
-                    // A request has a device until that device is removed. Ignore the request of a removed device.
+                    // If the request has no device, that device was removed. Ignore such a request.
                     let Some(device) = id.raw.device() else { continue };
                     let EventParameters { private_data, responder_resources, initiator_depth, .. } = event.parameters;
                     let asked = [responder_resources, initiator_depth].map(|depth| ReadDepth::saturating(depth.into()));
@@ -216,8 +216,8 @@ impl Request {
                 id.events.set_polled(true);
                 Ok(Accepting { id, pair, data: peer_data })
             }
-            // An iWARP device moves the pair before it answers the peer. So the pair may have left Init although the
-            // accept failed, and `down` moves it to Error.
+            // An iWARP device moves the pair out of Init before it answers the peer. So the pair has perhaps left Init
+            // although the accept has failed, and `down` moves it to Error.
             Err(error) => {
                 let cause = match &pair {
                     Rising::Up(pair) => someone_gone(error, pair),
@@ -290,7 +290,7 @@ impl<B: Brand, T: Reliable> Accepting<B, T> {
             Rising::Up(pair) => pair,
             Rising::ByDevice(pair, starts) => match pair.moved_by_cm(starts) {
                 Ok(pair) => pair,
-                // The peer may have ended since the event.
+                // The pair is not in Ready To Send. Perhaps the peer has ended after the connection was established.
                 Err(error) => {
                     let cause = why_not_adopted(&self.id.events, Phase::Accepting, error.source);
                     return Err(Failed { value: errored(error.queue_pair), cause });

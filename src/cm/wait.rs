@@ -76,8 +76,8 @@ pub(super) fn why_not_adopted(events: &Events, phase: Phase, failure: Transition
         events,
         phase,
         match failure {
-            // The TCP stream has ended. The device moves the pair to Error before rdma_cm has an event that reports the
-            // end.
+            // The device has moved the pair to Error, because the TCP stream has ended. rdma_cm perhaps has no event of
+            // that end yet, so the cause is given here.
             TransitionFailure::Elsewhere { state: DeviceState::Error, .. } => Cause::Disconnected,
             failure => failure.into(),
         },

@@ -184,7 +184,7 @@ impl<B: Brand> Lending<B> {
             Some(Answer::TooLittle) => Err(AskError::TooLittle),
             Some(Answer::Granted(grant)) => {
                 let hold = Hold::new(self, &grant);
-                // `Holder::grant` has already checked that the granted rights include those of `A`.
+                // This does not fail: the record is valid, and `Holder::grant` has checked that its rights include `A`.
                 let region = RemoteRegion::from_bytes(grant.region.bytes()).map_err(|_| AskError::TooLittle)?;
                 Ok(Granted { hold, region })
             }

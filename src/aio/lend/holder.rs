@@ -117,7 +117,8 @@ impl Holder {
         if id.get() > self.last_id {
             return Err(Violation::UnknownGrant);
         }
-        // A grant that was refused as a flood has no entry, so this may remove nothing.
+        // If this side has refused the grant as a flood, there is no entry to remove. The owner does not know that, so
+        // its message is no violation.
         self.held.remove(&id);
         Ok(())
     }

@@ -109,7 +109,7 @@ impl<B: Brand> Lending<B> {
             Err(NotLent::Closed) => Err(LendError { lease, why: LendFailure::Closed }),
             Err(NotLent::OverQuota) => Err(LendError { lease, why: LendFailure::OverQuota }),
         };
-        // If a waker panics, the drop of `lent` ends the grant.
+        // The drop of `wakes` runs wakers of the program. If one panics, `lent` is dropped, which ends the grant.
         drop(wakes);
         lent
     }
@@ -188,9 +188,9 @@ impl<B: Brand, A: Exposed, M: Memory> Deref for Lent<B, A, M> {
 
 impl<B: Brand, A: Exposed, M: Memory> Drop for Lent<B, A, M> {
     fn drop(&mut self) {
-        // If the device refuses twice, the drop of the lease tries once more, and otherwise leaks the memory. Which of
-        // the two happens is unknown here, and the peer may still have access. So the memory still counts against the
-        // quota.
+        // If the device refuses twice to deregister the memory, the drop of the lease tries a third time. If the device
+        // refuses again, the memory is leaked, and the peer keeps its access. The result of the third try is unknown
+        // here, so after two refusals the memory goes on counting against the quota.
         let ended = self.lease.take().map(|lease| lease.end().or_else(|error| error.region.end()));
         if let Some(Ok(_)) = ended {
             self.lending.shared.change(|core| core.end(self.id));

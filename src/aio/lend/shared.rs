@@ -380,7 +380,8 @@ impl Core {
             let control = Control::Returned { id, moved };
             return self.push(Outgoing { control, until: None, is_reply: was_asked_for });
         };
-        // The grant was not sent yet. The peer must not get it, because its memory is gone.
+        // The message with the grant was not sent yet. Remove it, because the memory of the grant is gone. If the grant
+        // is the answer to a request, refuse the request instead.
         if let Some(Outgoing { control: Control::Grant { answers: Some(nonce), .. }, .. }) = self.outbox.remove(at) {
             self.reply(Control::Refused { nonce, why: Refusal::Declined });
         }
@@ -398,7 +399,8 @@ impl Core {
 
     /// Keeps from now on how a grant ends, for [`watched`](Self::watched).
     pub(super) fn watch(&mut self, id: NonZeroU64) {
-        // If the owner has already ended the grant, a `PassOn` comes too late.
+        // If the holder no longer has the grant, the owner has ended it or is gone. Then a `PassOn` comes too late, and
+        // the result is false.
         let known = (!self.holder.has(id)).then_some(false);
         self.returning.insert(id, known);
     }

@@ -164,8 +164,8 @@ fn two_honest_sides_agree_on_every_grant() {
     for seed in 0..ROUNDS / 4 + 1 {
         let mut random = Random::new(seed);
         let sides = [0, 1].map(|_| Shared::new(Quota { bytes: 100, grants: 3 }, 4, Duration::ZERO));
-        // For each side: its own grants that it has not ended, its own requests that are not answered, and the grants
-        // of the other side that it holds.
+        // Each has one list for each side. `lent`: the grants of that side that it has not ended. `asks`: its requests
+        // that are not answered. `held`: the grants of the other side that it holds.
         let (mut lent, mut asks, mut held) =
             ([const { Vec::new() }; 2], [const { Vec::new() }; 2], [const { Vec::new() }; 2]);
         for _ in 0..300 {
@@ -200,7 +200,7 @@ fn two_honest_sides_agree_on_every_grant() {
                 _ => {
                     let Some(message) = core.with(Core::take_outgoing) else { continue };
                     let bytes = message.to_bytes();
-                    // One side may offer more grants than the other side takes.
+                    // A flood is no fault: a side is allowed to offer more grants than the other side takes.
                     match sides[1 - me].with(|core| core.receive(&bytes)) {
                         Ok(()) | Err(Violation::Flood) => {}
                         Err(violation) => panic!("seed {seed}: {violation:?}"),
@@ -229,7 +229,8 @@ fn a_peer_that_lies_about_everything_gets_its_quota_and_no_more() {
     for seed in 0..ROUNDS {
         let mut random = Random::new(seed);
         let shared = Shared::new(quota, 4, Duration::from_millis(1));
-        // The grants whose memory is registered, so that the peer can access it, and those of them that are offers.
+        // `registered`: the grants whose memory is not deregistered yet, each with its length in bytes. `unasked`: the
+        // registered grants that the peer has not asked for.
         let (mut registered, mut unasked): (BTreeMap<_, u64>, BTreeSet<_>) = Default::default();
         let mut ids = BTreeSet::new();
         let mut answers = Vec::new();
@@ -272,7 +273,8 @@ fn a_peer_that_lies_about_everything_gets_its_quota_and_no_more() {
                 if random.one_in(3) {
                     core.take_outgoing();
                 }
-                // The memory that the peer has asked for fits in its quota, and counts as long as it is registered.
+                // Memory that the peer has asked for counts against its quota until the memory is deregistered. The sum
+                // of what counts never exceeds the quota.
                 let asked_for = registered.iter().filter(|(id, _)| !unasked.contains(id));
                 let (bytes, grants) = asked_for.fold((0, 0), |(bytes, grants), (_, len)| (bytes + len, grants + 1));
                 let charged = core.owner.charged();
@@ -324,7 +326,7 @@ fn a_peer_that_asks_and_returns_fills_no_memory() {
     assert_eq!(last, Err(Violation::Flood));
     let waiting = std::iter::from_fn(|| shared.with(Core::take_outgoing)).count();
     assert_eq!(waiting, 64 + 1);
-    // Once the waiting messages are sent, the peer may ask again.
+    // The waiting messages are taken for sending now, so the peer is allowed to ask again.
     let ask = Control::Ask { nonce: number(1001), bytes: number(8), rights: 2, duration: Duration::ZERO };
     assert_eq!(shared.with(|core| core.receive(&ask.to_bytes())), Ok(()));
 }
@@ -355,7 +357,8 @@ fn a_grant_that_ends_before_it_was_sent_is_not_sent() {
     shared.with(|core| core.end(id));
     assert_eq!(next(), Some(Control::Refused { nonce: number(3), why: Refusal::Declined }));
     assert_eq!(next(), None);
-    // This grant is already taken for posting, so a message ends it.
+    // The last grant ends only after its message was taken for sending. Now the peer gets the grant, so a second
+    // message must tell the peer of the end.
     let id = shared.with(|core| core.lend(None, record(8), None)).unwrap();
     assert!(matches!(next(), Some(Control::Grant { .. })));
     shared.with(|core| core.end(id));
