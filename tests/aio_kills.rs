@@ -9,7 +9,7 @@ use interlock::aio::cm::SharedChannel;
 use interlock::aio::lend::{
     AskError, CONTROL_BYTES, Granted, Lending, LendingOptions, LendingReceiver, Over, Quota, UseError,
 };
-use interlock::aio::{self, Connection, End, Posted, RequestError, Sender, SharedPoller, SharedSender, tcp};
+use interlock::aio::{self, Connection, End, Posted, RequestError, SharedPoller, SharedSender, tcp};
 use interlock::cm::{AcceptData, Cause, ConnectData, RejectReason};
 use interlock::{
     Buffer, Checked, Completion, CompletionQueue, Init, Limits, MemoryRegion, PostError, ProtectionDomain, QueuePair,

@@ -221,10 +221,7 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
     /// As [`Receiver::next`].
     pub async fn next(&mut self) -> Option<Result<Success<B>, RequestError<B>>> {
         let asking = Asking { who: self };
-        let found = std::future::poll_fn(|context| asking.who.poll_next(context)).await;
-        // This wakes. If a waker panics, `found` is dropped; a value that is being returned would be leaked.
-        drop(asking);
-        found
+        std::future::poll_fn(|context| asking.who.poll_next(context)).await
     }
 
     /// As [`next`](Self::next), for a future written by hand.

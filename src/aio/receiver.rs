@@ -147,10 +147,7 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
     #[inline]
     pub async fn next(&mut self) -> Option<Result<Success<B>, RequestError<B>>> {
         let asking = Asking { who: self };
-        let found = std::future::poll_fn(|context| asking.who.poll_next(context)).await;
-        // This wakes. If a waker panics, `found` is dropped; a value that is being returned would be leaked.
-        drop(asking);
-        found
+        std::future::poll_fn(|context| asking.who.poll_next(context)).await
     }
 
     /// As [`next`](Self::next), for a future written by hand. If a receiver that [posts by itself](Self::refill_from)
@@ -201,12 +198,15 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
                 if let Some(refill) = &mut self.refill {
                     refill.note_taken();
                 }
-                if !self.run_refill() {
+                let broken = self.run_refill().then(|| self.lane.broken());
+                let waits = self.refill.as_ref().is_some_and(|refill| refill.waits());
+                if broken.is_none() && !waits {
                     return Poll::Ready(Some(found));
                 }
-                // A waker may panic. The next call then returns what was found.
+                // Both of these wake, and a waker may panic. The next call then returns what was found.
                 self.kept = Some(found);
-                self.wake_all();
+                self.end_wait();
+                drop(broken);
                 return Poll::Ready(self.kept.take());
             }
             if !ready!(self.poll_refill(context)) {

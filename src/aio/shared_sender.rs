@@ -76,8 +76,8 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
         result
     }
 
-    /// Waits for room for one request. Dropping the future loses nothing. A future that is not polled any more keeps its
-    /// place in the line, so drop it.
+    /// Waits for room for one request. Dropping the future loses nothing. A future that is not polled any more keeps
+    /// its place in the line, so drop it.
     ///
     /// If the pair is broken, a permit comes without room, and the post then says why.
     ///

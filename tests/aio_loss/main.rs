@@ -3,7 +3,7 @@
 
 mod losses;
 
-use interlock::aio::{self, Receiver, Sender, SharedPoller, SharedSender};
+use interlock::aio::{self, Receiver, SharedPoller, SharedSender};
 use interlock::attributes::ConnectAttributes;
 use interlock::memory::{Growth, Pool, PoolOptions, SizeClass};
 use interlock::number::{AckTimeout, RetryCount};
