@@ -43,9 +43,38 @@ impl<B: Brand> SharedPoller<B> {
 
     /// As [`split`](Self::split), for a pair whose sends and receives complete on different queues.
     ///
+    /// Either queue may be the first to show that the pair has broken. So each half counts as a handle of both pollers,
+    /// and both need a driver or tasks that poll.
+    ///
     /// # Errors
     ///
     /// As [`split`](Self::split).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use interlock::{Context, Limits};
+    /// # use interlock::aio::{SharedPoller, block_on};
+    /// # interlock::domain! { struct Docs; }
+    /// # let domain = Context::open("soft0")?.named_domain(Docs)?;
+    /// # let port = domain.context().active_port()?;
+    /// let (sends, poller_of_sends) = domain.completion_queue(16)?;
+    /// let (receives, poller_of_receives) = domain.completion_queue(16)?;
+    /// let pair = domain.reliable_on(&sends, &receives, &Limits::default())?.into_init(&port)?;
+    /// # let own = pair.endpoint();
+    /// # let pair = pair.connect(&own)?;
+    /// let [of_sends, of_receives] = [poller_of_sends, poller_of_receives].map(SharedPoller::new);
+    /// let (mut sender, mut receiver) = SharedPoller::split_on(&of_sends, &of_receives, pair)?;
+    ///
+    /// receiver.post(domain.buffer(8)?)?;
+    /// let mut text = domain.buffer(8)?;
+    /// text.write(b"hello")?;
+    /// let sent = sender.send(text)?; // the pair is its own peer
+    /// let message = block_on(receiver.next()).expect("one is posted")?.into_received().expect("a message");
+    /// assert_eq!(&message[..], b"hello");
+    /// block_on(sent)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[allow(clippy::type_complexity, reason = "two halves")]
     pub fn split_on<T: Transport>(
         sends: &Self,

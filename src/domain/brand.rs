@@ -169,8 +169,9 @@ pub trait Named: 'static + Sized {
     const NAME: &'static str;
 }
 
-// Only `Sealed` is implemented for all `N: Named`. If `Brand` were as well, the compiler would tell a function that
-// lacks `B: Brand` to add `B: Named`. That would be wrong advice: `Scoped` and `Checked` are brands, but not `Named`.
+// `Brand` itself is not implemented for all `N: Named`. With such an implementation, the compiler would tell a
+// function that lacks `B: Brand` to add `B: Named`. That is wrong advice: `Scoped` and `Checked` are brands, but not
+// `Named`. The attribute keeps the compiler from giving the same advice because of `Sealed`.
 #[diagnostic::do_not_recommend]
 impl<N: Named> sealed::Sealed for N {}
 

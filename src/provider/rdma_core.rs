@@ -72,7 +72,7 @@ impl Device<'_> {
     /// The context is open for as long as the result is used.
     #[cfg(librdmacm)]
     pub(super) unsafe fn of_context(context: NonNull<sys::ibv_context>) -> Option<Self> {
-        // SAFETY: the context is open (caller), and nobody writes this member while it is.
+        // SAFETY: the context is open (caller), and nobody writes this member of an open context.
         let raw = NonNull::new(unsafe { context.as_ref() }.device)?;
         Some(Self { raw, list: PhantomData })
     }

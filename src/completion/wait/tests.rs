@@ -142,7 +142,7 @@ fn hz14_single_steps_of_the_device_at_any_place_end_the_wait() {
             for _ in 0..before {
                 world.fabric.step();
             }
-            // Takes the completions of these units out, so that the wait needs a later completion.
+            // Takes out the completions that the units before the wait have made, so that the wait needs a later one.
             while let Some(completion) = poller.poll().unwrap() {
                 drop(completion);
             }

@@ -138,7 +138,7 @@ impl Span {
     ///
     /// The same as for [`piece`](Self::piece), and the span is writable.
     unsafe fn target<'a>(&self) -> Target<'a> {
-        // SAFETY: the era of the span lasts for as long as the target is used (caller).
+        // SAFETY: no region ends while the target is used, so the era of the span lasts (caller).
         Target(unsafe { self.piece() })
     }
 }

@@ -218,7 +218,7 @@ impl Node {
     fn register_in(&self, domain: NonNull<ibv_pd>, words: usize, access: u32) -> Result<Region, Errno> {
         let words = Box::into_raw(vec![0_u64; words].into_boxed_slice());
         // SAFETY: the domain is alive. The memory stays allocated until the region has ended: the drop of the node
-        // frees it.
+        // first ends the region, and then frees the memory.
         match unsafe { Soft.reg_mr(domain, words.cast(), words.len() * 8, ibv_access_flags(access)) } {
             Ok(mr) => {
                 let region = Region { mr, words, live: true };

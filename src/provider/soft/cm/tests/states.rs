@@ -33,9 +33,10 @@ fn calls(side: &mut Side, world: &World) -> String {
 
 #[test]
 fn each_state_allows_its_calls_and_refuses_the_others() {
-    // Each letter is a call: attributes for Init, Ready To Receive, Error; accept, reject, notify, establish;
-    // resolve_route, connect; disconnect; bind, listen, resolve_addr. If a call changes the state, the calls after it
-    // run in the new state.
+    // Each string has one character for each of 13 calls: `.` if it was allowed, `x` or `c` if it was refused. The
+    // first three calls ask for the attributes of Init, of Ready To Receive and of Error. Then come accept, reject,
+    // notify, establish, resolve_route, connect, disconnect, bind, listen and resolve_addr. If a call changes the
+    // state, the calls after it run in the new state.
     let world = World::new();
     let listener = world.listener();
     let mut idle = world.id();
