@@ -104,3 +104,14 @@ impl<B> Drop for After<B> {
         }
     }
 }
+
+/// The drop of this wakes the waker.
+pub(super) struct WakeOnDrop(pub(super) Option<Waker>);
+
+impl Drop for WakeOnDrop {
+    fn drop(&mut self) {
+        if let Some(waker) = self.0.take() {
+            waker.wake();
+        }
+    }
+}

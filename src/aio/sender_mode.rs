@@ -2,12 +2,14 @@
 //!
 //! [`SharedSender`]: super::SharedSender
 
+use super::after::WakeOnDrop;
 use super::desk::Broken;
 use super::lane_handle::LaneHandle;
 use super::posted_all::PostedAll;
 use crate::queue::SendHalf;
 use crate::seal::Key;
 use std::fmt;
+use std::task::Waker;
 
 /// How a [`Sender`](super::Sender) has its half of the queue pair: [`Owned`] or [`Borrowed`]. Sealed.
 pub trait SenderMode<B, T>: sealed::Sealed<B, T> {}
@@ -103,7 +105,11 @@ impl<B, T> sealed::Sealed<B, T> for Borrowed<'_, B, T> {
 pub(super) struct Deferred<B>(Option<Box<Wakings<B>>>);
 
 /// The usual loan defers nothing, and so costs one word.
-struct Wakings<B>(Vec<Waking<B>>);
+struct Wakings<B> {
+    wakings: Vec<Waking<B>>,
+    /// The first in the line of the shared sender.
+    first: WakeOnDrop,
+}
 
 impl<B> Deferred<B> {
     pub(super) fn none() -> Self {
@@ -111,7 +117,16 @@ impl<B> Deferred<B> {
     }
 
     fn push(&mut self, waking: Waking<B>) {
-        self.0.get_or_insert_with(|| Box::new(Wakings(Vec::new()))).0.push(waking);
+        self.wakings().wakings.push(waking);
+    }
+
+    /// Wakes the first in the line.
+    pub(super) fn wake_first(&mut self, first: Option<Waker>) {
+        self.wakings().first = WakeOnDrop(first);
+    }
+
+    fn wakings(&mut self) -> &mut Wakings<B> {
+        self.0.get_or_insert_with(|| Box::new(Wakings { wakings: Vec::new(), first: WakeOnDrop(None) }))
     }
 }
 

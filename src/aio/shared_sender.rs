@@ -1,5 +1,6 @@
 //! A sender for many tasks.
 
+use super::after::WakeOnDrop;
 use super::lane::Parked;
 use super::sender::{LentSender, Place, Sender};
 use super::sender_mode::Deferred;
@@ -112,6 +113,16 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
             Ok(inner) => Ok(inner.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).sender),
             Err(inner) => Err(Self { inner }),
         }
+    }
+}
+
+impl<B: Brand, T: Transport> Inner<B, T> {
+    /// A permit is used while others are in the line: the first of them is woken, and only the first post goes before
+    /// them. Returns for how many requests the posts leave room.
+    #[cold]
+    fn keep_for_line(&mut self, deferred: &mut Deferred<B>) -> u32 {
+        deferred.wake_first(self.first_waker());
+        self.sender.free().saturating_sub(1).max(self.permits)
     }
 }
 
@@ -229,23 +240,18 @@ pub struct Permit<'s, B, T = ReliableConnection> {
 impl<B: Brand, T: Transport> Permit<'_, B, T> {
     /// Lends the sender to `f`, whose first post has room. See [`SharedSender::with`].
     pub fn with<R>(self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {
-        // Declared before the guard, so they are dropped, and wake, after the guard, also if `f` panics.
-        let wake_first;
+        // Declared before the guard, so it is dropped, and wakes, after the guard, also if `f` panics.
         let mut deferred = Deferred::none();
         let mut guard = lock(&*self.sender.inner);
         mem::forget(self);
         // The permit ends and the post happens while the lock is held once. Otherwise the permits could promise more
         // room than there is, for a moment.
         guard.permits -= 1;
-        // Only the first post goes before those in the line.
-        let kept = if guard.waiting.is_empty() { 0 } else { guard.sender.free().saturating_sub(1) };
-        let kept = kept.max(guard.permits);
-        wake_first = WakeOnDrop(guard.first_waker());
+        let kept = if guard.waiting.is_empty() { guard.permits } else { guard.keep_for_line(&mut deferred) };
         let result = f(&mut guard.sender.lend(kept, &mut deferred));
         drop(guard);
         // As above, `result` is dropped if a waker panics.
         drop(deferred);
-        drop(wake_first);
         result
     }
 }
@@ -257,17 +263,6 @@ impl<B, T> Drop for Permit<'_, B, T> {
         let mut guard = lock(&*self.sender.inner);
         guard.permits -= 1;
         _wake_first = WakeOnDrop(guard.first_waker());
-    }
-}
-
-/// The drop of this wakes the waker.
-struct WakeOnDrop(Option<Waker>);
-
-impl Drop for WakeOnDrop {
-    fn drop(&mut self) {
-        if let Some(waker) = self.0.take() {
-            waker.wake();
-        }
     }
 }
 
