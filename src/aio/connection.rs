@@ -230,7 +230,7 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
             return found;
         }
         if self.poll_link(context).is_ready() {
-            // The move to Error may have flushed receives.
+            // The end of the link has moved the pair to Error. Perhaps that has flushed receives since the poll above.
             return self.receiver.poll_next(context);
         }
         Poll::Pending
@@ -259,7 +259,8 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
         };
         failed.map(|failed| {
             let end = self.link.end_with(self.sender.number(), failed.map_or_else(End::Queue, End::Failed));
-            // A post of uncertain outcome breaks the pair, and does not move it to Error.
+            // A post of uncertain outcome breaks the pair, but does not move it to Error. So move it now, to flush its
+            // requests.
             if !matches!(end, End::Queue(_)) {
                 let _ = self.sender.abort();
             }
@@ -278,7 +279,7 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
     pub fn keep_alive(&mut self, interval: Option<Duration>) {
         let next_id = self.sender.next_id();
         self.link.keep_alive = interval.map(|interval| {
-            // A timer of no time is always over, so a poll would never end.
+            // With an interval of 0 the timer would always be over, and the loop in `KeepAlive::poll` would never end.
             let interval = interval.max(Duration::from_millis(1));
             let timer = Timer::after(self.sender.poller(), interval);
             KeepAlive { interval, timer, next_id, probe: None }
@@ -292,9 +293,10 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
             return Poll::Ready(end.clone());
         }
         if let Poll::Ready(end) = link.bond.poll_end(context) {
-            // Noted first, since `abort` wakes tasks, and a waker may panic.
+            // Note the end before `abort`, since `abort` wakes tasks, and a waker may panic.
             let end = link.end_with(sender.number(), end);
-            // Without the move to Error, the receives would never come out. The move fails if the device is gone too.
+            // `abort` moves the pair to Error. Otherwise the receives would never come out. The error is ignored: if
+            // the device is gone, the move fails.
             let _ = sender.abort();
             return Poll::Ready(end);
         }
@@ -316,8 +318,9 @@ impl<B: Brand> KeepAlive<B> {
             self.timer.restart(self.interval);
             let is_quiet = self.next_id == sender.next_id() && self.probe.is_none();
             if is_quiet && let Ok(nowhere) = RemoteRegion::<RemoteWrite>::of_peer(0, 1, 0) {
-                // No device looks at the address and the key of a write of no bytes. If the write cannot be posted, the
-                // pair is broken or its queue is full. Then other requests show whether the peer answers.
+                // No device looks at the address and the key of a write of no bytes. If the write cannot be posted, it
+                // is not needed: the pair is broken, or the queue is full of requests that show whether the peer
+                // answers.
                 self.probe = sender.write(Inline(b""), &nowhere).ok();
                 if let Some(probe) = &mut self.probe
                     && Pin::new(probe).poll(context).is_ready()

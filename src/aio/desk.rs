@@ -59,8 +59,8 @@ pub(super) struct State<B> {
     pub(super) counters: PollerCounters,
 }
 
-/// A pair that has broken. The drop wakes all at its desk whom that concerns. It takes the lock of the desk, so the
-/// caller must hold no lock.
+/// Names a pair that has broken. The drop wakes the tasks at the desk that the end of the pair concerns. The drop takes
+/// the lock of the desk, so the caller must hold no lock.
 pub(super) struct Broken<B> {
     desk: Arc<Desk<B>>,
     pair: Qpn,
@@ -86,7 +86,7 @@ enum DriverState {
     Present(Option<Waker>),
 }
 
-/// What a new lane leaves to be done without the lock.
+/// The part of [`Desk::attach`] that must be done without the lock: see [`Desk::settle_late`].
 pub(super) struct Late<B> {
     attached: Attached<B>,
     after: After<B>,
@@ -97,7 +97,7 @@ pub(super) struct Late<B> {
 enum Undriven {
     /// It polls again and again.
     Yields,
-    /// It sleeps all the same: somebody else polls here, who then wakes it.
+    /// It sleeps all the same: another task polls at this desk, and wakes it.
     Sleeps,
 }
 
@@ -112,6 +112,7 @@ enum Attempt<R> {
     Parked,
     /// Nobody will wake the waker, so the task must poll again.
     Yield,
+    /// The completion queue failed. The caller must release the lock and then wake these wakers.
     Failed(PollError, Vec<Waker>),
 }
 
@@ -160,9 +161,8 @@ impl<B> Desk<B> {
         self.take_next(|state| state.lanes.tally.is_zero(), |found| found == id)
     }
 
-    /// Polls once, and returns the completion if it succeeded and `is_wanted` is true for it. Otherwise puts the
-    /// completion in its place. Polls only if `is_free` is true: that nobody waits, and that no kept completion must go
-    /// first.
+    /// Polls once, if `is_free` is true: nobody waits, and no kept completion must go first. Returns the completion if
+    /// it succeeded and `is_wanted` is true for it. Otherwise puts the completion in its place.
     #[inline(always)]
     fn take_next(
         &self,
@@ -193,8 +193,8 @@ impl<B> Desk<B> {
         self.try_for(|state| state.lanes.fetch(id), |state, found| found == id && state.lanes.is_unknown(id))
     }
 
-    /// Looks for a completion without waiting. `kept` takes the completion out of its place. `is_wanted` recognises it
-    /// when the poller gives it; then it is returned without going to its place. All other completions go to their
+    /// Looks for a completion without waiting. `kept` takes the completion out of its place. If `is_wanted` is true for
+    /// a completion that the poller gives, that completion is returned at once. All other completions go to their
     /// places.
     #[inline(always)]
     fn try_for(
@@ -240,14 +240,14 @@ impl<B> Desk<B> {
         let slot = next.key().slot();
         self.try_for(
             |state| state.lanes.get(slot)?.next_received(),
-            // If the inbox has receives, they came earlier and must go first.
+            // Receives in the inbox came earlier than the one that was found, and must be returned first.
             |state, found| found.key() == next.key() && state.lanes.has_received_nothing(slot),
         )
     }
 
     /// Takes a batch, without putting completions in their places: if the next completion retires the requests from
-    /// `first` on, and all of them succeeded, puts at most `most` buffers into `buffers`. Returns how many requests
-    /// were taken.
+    /// `first` on, all of them succeeded, and they are at most `most`, puts their buffers into `buffers`. Returns how
+    /// many requests were taken, and whether the caller must call [`settle_taken`](Self::settle_taken).
     #[inline]
     pub(super) fn take_batch(&self, first: WorkId, most: u32, buffers: &mut Vec<Buffer<B>>) -> (u32, bool) {
         let mut guard = lock(&self.state);
@@ -267,7 +267,7 @@ impl<B> Desk<B> {
             while has_more && after.has_room() {
                 match state.poll(&mut after) {
                     Ok(Some(completion)) => state.settle(completion, &mut after),
-                    // The next one who polls learns of an error.
+                    // An error is not lost: the next poll returns it again.
                     Ok(None) | Err(_) => has_more = false,
                 }
                 has_more &= state.poller.has_taken();
@@ -282,12 +282,12 @@ impl<B> Desk<B> {
 
     /// The oldest completion of a work queue that has no lane.
     pub(super) fn take_unclaimed(&self) -> Option<Completion<B>> {
-        // The poller may still keep it.
+        // Perhaps the poller still keeps completions of such a work queue. Put them in their places first.
         self.settle_taken();
         self.with(|state| state.lanes.take_unclaimed())
     }
 
-    /// Settles completions until `ready` returns a value. If no completions are left and `ready` has returned none,
+    /// Settles completions until `ready` returns a value. If no completions are left and `ready` has returned no value,
     /// calls `park`, which stores the waker.
     pub(super) fn poll_for<R>(
         &self,
@@ -298,7 +298,7 @@ impl<B> Desk<B> {
         self.poll_or_sleep(context, Undriven::Yields, ready, park)
     }
 
-    /// As [`poll_for`](Self::poll_for), and says what to do without a driver.
+    /// As [`poll_for`](Self::poll_for). `undriven` says what the task does if there is no driver.
     fn poll_or_sleep<R>(
         &self,
         context: &mut Context<'_>,
@@ -356,8 +356,8 @@ impl<B> Desk<B> {
 
     /// Makes a lane for a work queue.
     ///
-    /// `ids` is called under the lock, so that no completion is polled meanwhile. Returns the ids, the generation of
-    /// the lane, and what [`settle_late`](Self::settle_late) takes.
+    /// `ids` is called under the lock, so no completion is polled between that call and the making of the lane. Returns
+    /// the ids, the generation of the lane, and what [`settle_late`](Self::settle_late) takes.
     pub(super) fn attach(&self, ids: impl FnOnce() -> QueueIds, depth: u32) -> (QueueIds, u64, Late<B>) {
         self.with(|state| {
             let ids = ids();
@@ -435,15 +435,17 @@ impl<B> Desk<B> {
             if !is_noted {
                 state.lanes.with(id.key().slot(), |lane, tally| lane.abandon(id, tally, &mut after));
                 is_noted = true;
-                // The driver may have nobody left to sleep for.
+                // If no handle is left, the driver perhaps has nobody to sleep for any more. Wake it, so that it can
+                // end.
                 if state.handles == 0
                     && let Some(driver) = state.take_driver()
                 {
                     after.wake(driver);
                 }
             }
-            // The request is noted already, so `park` has nothing to do: it is enough that the armed queue was seen
-            // empty. If there is no driver, the next task that polls finds the completion.
+            // `park` has nothing to do, since the request was noted above. The attempt arms the queue and sees it
+            // empty, so the completion wakes the driver. If there is no driver, the next task that polls finds the
+            // completion.
             let attempt =
                 state.attempt(&mut budget, &mut after, Undriven::Yields, &mut |_| None::<()>, |_, _| Parked::Yes);
             drop(state);
@@ -451,7 +453,8 @@ impl<B> Desk<B> {
             match attempt {
                 Attempt::Again => {}
                 Attempt::Failed(_, wakers) => return wake_all(wakers),
-                // There may be more completions, and the queue is not armed: the driver goes on.
+                // The attempt ended before it had armed the queue, and perhaps there are more completions. If there is
+                // a driver, wake it to go on polling.
                 Attempt::Yield => {
                     if let Some(driver) = self.with(State::take_driver) {
                         driver.wake();
@@ -515,7 +518,7 @@ impl<B> Desk<B> {
         self.with(|state| state.handles += 1);
     }
 
-    /// Counts one handle less. The driver ends with the last one.
+    /// Counts one handle less. After the last one, wakes the driver, which ends if nobody waits.
     pub(super) fn leave(&self) {
         let driver = self.with(|state| {
             state.handles -= 1;
@@ -536,8 +539,8 @@ pub(super) enum Turn {
 }
 
 impl<B> State<B> {
-    /// Whether the second rule of this module allows to release the lock. Not if somebody waits while the poller keeps
-    /// completions, and not while the poller has unread mail of pairs that came or went.
+    /// Whether the second rule of this module allows the caller to release the lock. False if somebody waits while the
+    /// poller keeps completions. False also while the poller has unread mail of pairs that came or went.
     #[inline(always)]
     fn may_release(&self) -> bool {
         (self.lanes.tally.waits == 0 || !self.poller.holds_completions()) && !self.poller.has_mail()
@@ -549,7 +552,7 @@ impl<B> State<B> {
         self.pairs.wake(pair, &mut self.lanes.tally, after);
     }
 
-    /// Notes that a request has failed. That has broken its pair.
+    /// Notes that a request has failed, which has broken its pair.
     #[cold]
     #[inline(never)]
     fn note_failure(&mut self, completion: &Completion<B>, after: &mut After<B>) {
@@ -576,12 +579,14 @@ impl<B> State<B> {
     ) -> Option<Completion<B>> {
         for _ in 0..BUDGET {
             let completion = self.poll(after).ok()??;
-            // What is left to run may panic, and a completion that was taken would be lost.
+            // Return a completion only if `after` is empty: an entry of `after` may panic, and the completion would be
+            // lost.
             if after.is_empty() && self.may_release() && completion.is_success() && is_wanted(self, completion.id()) {
                 return Some(completion);
             }
-            // While nobody waits, a wanted completion was returned above, so this look is not needed. If mail prevented
-            // that, the caller's slow path finds the completion in its place.
+            // If somebody waits, the wanted completion is perhaps in its place by now, so look there below. If nobody
+            // waits, it is returned above as soon as it is polled, unless it failed, or mail or `after` prevents that.
+            // Then the caller's slow path finds it.
             let may_be_in_place = self.lanes.tally.waits > 0;
             self.settle(completion, after);
             if may_be_in_place
@@ -610,7 +615,8 @@ impl<B> State<B> {
     ) -> Attempt<R> {
         loop {
             let settled = self.settle_all(budget, after);
-            // What is left to run may panic, and what `ready` takes would be lost.
+            // The caller runs `after` before `ready` takes anything: an entry of `after` may panic, and what was taken
+            // would be lost.
             if !after.is_empty() {
                 return Attempt::Again;
             }
@@ -618,7 +624,8 @@ impl<B> State<B> {
                 Settled::Done => {}
                 Settled::NoRoom => return Attempt::Again,
                 Settled::Failed(error) => {
-                    // If `ready` finds something that was settled before the error, that comes first.
+                    // Completions that were settled before the error are returned first. The next poll returns the
+                    // error again.
                     return match ready(self) {
                         Some(found) => Attempt::Ready(found),
                         None => Attempt::Failed(error, self.take_wakers()),
@@ -637,8 +644,8 @@ impl<B> State<B> {
                 Ok(false) => continue,
                 Err(_) => return Attempt::Yield,
             }
-            // This queue must be polled after some time even without an event. The driver is woken to learn of that
-            // time.
+            // If there is a `next_timer`, the queue must be polled after that time even without an event. Wake the
+            // driver, so that it sleeps no longer.
             if self.poller.next_timer().is_some()
                 && let Some(driver) = self.take_driver()
             {
@@ -667,10 +674,11 @@ impl<B> State<B> {
         polled
     }
 
-    /// Takes completions from the device until none is left, or the budget is used up.
+    /// Takes completions from the device and puts them in their places, until none is left, the budget is used up, or
+    /// `after` has no room.
     fn settle_all(&mut self, budget: &mut u32, after: &mut After<B>) -> Settled {
         loop {
-            // Without budget, poll no more, but still settle the completions that were taken from the device.
+            // Without budget, take no more completions from the device, but still settle those that the poller holds.
             if *budget == 0 && !self.poller.holds_completions() {
                 return Settled::Done;
             }
@@ -679,7 +687,8 @@ impl<B> State<B> {
             }
             match self.poll(after) {
                 Ok(Some(completion)) => self.settle(completion, after),
-                // More may be gone than there was room for.
+                // If pairs are gone, the poll moves their shared receive queues into `after`. If `after` then has no
+                // room, perhaps some of them are left: the caller runs `after` and tries again.
                 Ok(None) if !after.has_room() => return Settled::NoRoom,
                 Ok(None) => return Settled::Done,
                 Err(error) => return Settled::Failed(error),
@@ -688,7 +697,7 @@ impl<B> State<B> {
         }
     }
 
-    /// Arms the queue, if it is not armed. False if a completion was there already.
+    /// Arms the queue, if it is not armed. False if a completion was found, which then is in its place.
     fn arm(&mut self, after: &mut After<B>) -> Result<bool, WaitError> {
         if self.is_armed {
             return Ok(true);
@@ -735,7 +744,8 @@ impl<B> State<B> {
             match self.settle_all(budget, after) {
                 Settled::Done => {}
                 Settled::NoRoom => return Attempt::Again,
-                // What is left to run may panic, and the wakers would be lost.
+                // The caller runs `after` before the wakers are taken: an entry of `after` may panic, and the wakers
+                // would be lost.
                 Settled::Failed(_) if !after.is_empty() => return Attempt::Again,
                 Settled::Failed(error) => return Attempt::Failed(error, self.take_wakers()),
             }
@@ -767,8 +777,8 @@ impl<B> State<B> {
         }
     }
 
-    /// Whether the driver has nobody to sleep for once there are no handles. The abandoned requests of a pair that was
-    /// leaked never complete.
+    /// Whether the driver has nobody to sleep for once there are no handles. If a pair was leaked, its abandoned
+    /// requests never complete. So abandoned requests then do not keep the driver.
     fn is_over(&self) -> bool {
         self.lanes.tally.waits == 0 || self.lanes.tally.has_no_future() && self.poller.has_leaked()
     }
@@ -786,7 +796,7 @@ impl<B> State<B> {
         let before = self.timers.set(timer, waker);
         match self.driver {
             DriverState::Absent => SetTimer { before, driver: None, is_driven: false },
-            // A driver that sleeps must learn of an earlier timer.
+            // This timer is now the first to be over. Wake the driver, which perhaps sleeps longer than that.
             DriverState::Present(_) if before.is_none() && self.timers.is_next(timer) => {
                 SetTimer { before, driver: self.take_driver(), is_driven: true }
             }
@@ -803,6 +813,7 @@ impl<B> State<B> {
 enum Settled {
     /// Nothing is left, or the budget is used up.
     Done,
+    /// [`After`] has no room for the entries of one more completion.
     NoRoom,
     Failed(PollError),
 }

@@ -306,8 +306,8 @@ impl<B> Lane<B> {
                 return self.keep_stray(completion, after);
             }
             Place::Waiting(_, waker) => after.wake(waker),
-            // `Done` does not occur here, since a request completes once. If another request has the place, `insert`
-            // moves that one aside.
+            // `Empty`: nobody has asked for the request yet. `Done` does not occur, since a request completes once. If
+            // another request has the place, `insert` moves that request to `displaced`.
             Place::Empty | Place::Done(_) => {}
         }
         tally.kept += 1;
@@ -324,7 +324,8 @@ impl<B> Lane<B> {
         wake(&mut self.reader, tally, after);
     }
 
-    /// Wakes the tasks that the end of the pair concerns: the one that waits for it, and the one that waits for room.
+    /// Wakes the tasks that the end of the pair concerns: the one that waits for the end, and the one that waits for
+    /// room.
     pub(super) fn note_broken(&mut self, tally: &mut Tally, after: &mut After<B>) {
         wake(&mut self.watcher, tally, after);
         self.end_wait_for_room(tally, after);

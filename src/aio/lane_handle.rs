@@ -24,11 +24,12 @@ pub(super) struct LaneHandle<B> {
     other: Option<Other<B>>,
 }
 
-/// The poller of the pair's other lane, if that is another poller. As long as a half of the pair is there, both drivers
-/// are needed.
+/// The poller of the pair's other lane, if that is another poller. Each half of the pair needs the drivers of both
+/// pollers, so it keeps a handle of that poller too.
 struct Other<B> {
     poller: SharedPoller<B>,
-    /// The [place](super::pairs::Pairs::watch) at its desk for a task that waits here for the end of the pair.
+    /// The [place](super::pairs::Pairs::watch) at the desk of `poller`, for a task that waits here for the end of the
+    /// pair.
     watch: u64,
 }
 
@@ -38,7 +39,7 @@ impl<B> LaneHandle<B> {
         let (ids, generation, late) = poller.desk().attach(ids, depth);
         let QueueIds { next, pair, .. } = ids;
         let lane = Self { poller, slot: next.key().slot(), generation, first: next, next, pair, other: None };
-        // This runs wakers. If one panics, the lane ends with its handle.
+        // `settle_late` runs wakers. If a waker panics, `lane` is dropped, and its drop ends the lane.
         lane.desk().settle_late(ids, late);
         lane
     }
@@ -61,7 +62,7 @@ impl<B> LaneHandle<B> {
         self.other.as_ref().map(|other| (other.poller.desk(), other.watch))
     }
 
-    /// The pair, which is broken: its drop wakes all whom that concerns.
+    /// Names the pair as broken. The drop of the result wakes the tasks that the end of the pair concerns.
     pub(super) fn broken(&self) -> Broken<B> {
         Broken::new(Arc::clone(self.desk()), self.pair)
     }
@@ -121,7 +122,7 @@ impl<B> LaneHandle<B> {
 
 impl<B> Drop for LaneHandle<B> {
     fn drop(&mut self) {
-        // What is left is dropped without the lock, since that may run code of the program.
+        // The drop of what `end` returns may run code of the program. `end` has released the lock, so no lock is held.
         drop(self.end());
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct Lanes<B> {
     leaving: Vec<(u64, Left<B>)>,
     /// The shared receive queues, each with its number.
     shared: Vec<(u32, Lane<B>)>,
-    /// Completions of work queues that have no lane. There are at most `most_unclaimed`.
+    /// Completions of work queues that have no lane: at most `most_unclaimed`, and those that [`end`](Self::end) adds.
     unclaimed: VecDeque<Completion<B>>,
     most_unclaimed: usize,
     pub(super) tally: Tally,
@@ -39,7 +39,7 @@ pub(super) struct Attached<B> {
 }
 
 impl<B> Lanes<B> {
-    /// Lanes that keep at most `most_unclaimed` completions of others.
+    /// No lanes yet. At most `most_unclaimed` completions without a lane are kept.
     pub(super) fn new(most_unclaimed: usize) -> Self {
         Self {
             by_slot: Vec::new(),
@@ -109,18 +109,19 @@ impl<B> Lanes<B> {
             lane.pair = Some(ids.pair);
             lane.generation = self.generations;
             lane.first = Some(ids.first);
-            // The handle of the last queue has not ended yet. It takes what is left when it ends.
+            // If the handle of the last work queue has not ended, keep what that queue has left: the end of the handle
+            // takes it.
             if !has_ended && let Some(left) = left.take() {
                 self.leaving.push((before, left));
             }
         }
-        // An earlier pair in the same slot may have left completions too, so ids before `first` are not taken.
+        // `unclaimed` perhaps also holds completions of an earlier pair in the same slot. Their ids are before `first`.
         self.claim(|id| id.key() == key && !id.is_before(ids.first), &mut sends, after);
         Attached { generation: self.generations, pair_before, left, sends }
     }
 
-    /// Ends the lane of a work queue that is gone. Returns what nobody will take any more, and the pair, if the lane is
-    /// still that of the queue.
+    /// Ends the lane of a work queue that is gone. Returns what nobody will take any more. Returns the pair too, if the
+    /// lane is still that of the work queue.
     pub(super) fn end(&mut self, slot: usize, generation: u64, next: WorkId) -> Option<(Left<B>, Option<Qpn>)> {
         if let Some(at) = self.leaving.iter().position(|&(other, _)| other == generation) {
             return Some((self.leaving.swap_remove(at).1, None));
@@ -130,7 +131,8 @@ impl<B> Lanes<B> {
             return None;
         }
         let mut left = lane.end(next, &mut self.tally);
-        // This keeps `unclaimed` small: there are at most as many as the completion queue has room for.
+        // This append needs no limit of its own: `of_next` has at most as many completions as the completion queue has
+        // room for.
         self.unclaimed.append(&mut left.of_next);
         Some((left, lane.pair))
     }
@@ -167,8 +169,8 @@ impl<B> Lanes<B> {
             } else if id.key().is_send() {
                 sends.push(completion);
             } else {
-                // Nobody waits on the new lane yet, so this wakes nobody. When the completion came, it woke those whom
-                // the end of its pair concerns.
+                // Only count the failure. When the completion came, `State::settle` woke the tasks that the end of the
+                // pair concerns. `place` wakes nobody, since nobody waits at the new lane yet.
                 if !completion.is_success() {
                     self.count_failure(id);
                 }
@@ -197,7 +199,7 @@ impl<B> Lanes<B> {
         self.with(slot, |lane, tally| lane.note_broken(tally, after));
     }
 
-    /// Puts a completion in its place. If it failed, that was noted before.
+    /// Puts a completion in its place. If it failed, the caller has noted the failure.
     #[inline(always)]
     pub(super) fn place(&mut self, completion: Completion<B>, after: &mut After<B>) {
         let Self { by_slot, shared, tally, .. } = self;
@@ -221,7 +223,8 @@ impl<B> Lanes<B> {
             return after.drop_completion(completion);
         }
         if self.unclaimed.len() >= self.most_unclaimed {
-            // Drop the oldest failed one, if there is any: the others have messages, which may still be claimed.
+            // Drop the oldest failed completion: the others perhaps have messages, which a new lane can still claim. If
+            // none failed, drop the oldest of all.
             let oldest = self.unclaimed.iter().position(|kept| !kept.is_success()).unwrap_or(0);
             self.unclaimed.remove(oldest).into_iter().for_each(|kept| after.drop_completion(kept));
         }

@@ -29,8 +29,8 @@ impl Pairs {
     /// Notes that the lane in this slot is of this pair.
     pub(super) fn join(&mut self, pair: Qpn, slot: usize) {
         let slots = self.lanes.entry(pair.value()).or_default();
-        // A pair has two work queues. If a number came again before the lanes of the old pair have ended, the new lanes
-        // take the place of the old ones.
+        // A pair has at most two lanes. `slots` is full only if this pair has the number of an old pair whose lanes
+        // have not ended. Then the new lanes replace those of the old pair.
         if slots.is_full() {
             slots.remove(0);
         }
@@ -58,7 +58,7 @@ impl Pairs {
         self.last_watch
     }
 
-    /// Takes the place away, with the waker in it.
+    /// Removes the place, and returns the waker in it.
     pub(super) fn unwatch(&mut self, number: u64, tally: &mut Tally) -> Option<Waker> {
         let at = self.watches.iter().position(|watch| watch.number == number)?;
         let waker = self.watches.swap_remove(at).waker;

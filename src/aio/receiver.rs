@@ -22,7 +22,7 @@ use std::task::{Context, Poll, ready};
 ///
 /// The future of a wait holds no buffer, so it may be dropped at any time.
 pub struct Receiver<B, T = ReliableConnection> {
-    // Dropped before the lane, so that the driver still learns that the pair is gone.
+    // Dropped before the lane: after the drop of the lane perhaps no driver is left to learn that the pair is gone.
     half: ReceiveHalf<B, T>,
     lane: LaneHandle<B>,
     /// The fewest receives that were posted when one was taken; `u32::MAX` before the first.
@@ -123,7 +123,8 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
     where
         T: OwnReceives,
     {
-        // Under this lock nobody else polls, so no receive moves from `in_flight` to the inbox between the two counts.
+        // The lock of the desk is held, so nobody else polls, and no receive moves from in flight to the inbox between
+        // the two counts.
         let slot = self.lane.slot();
         let out = self.lane.desk().with(|state| {
             let received = state.lanes.get(slot).map_or(0, |lane| lane.received());
@@ -185,8 +186,8 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         if let Some(kept) = self.kept.take() {
             return Poll::Ready(Some(kept));
         }
-        // The pool may have set a buffer aside for this wait, so post that one first. If it cannot be posted, the loop
-        // below finds out why.
+        // If an earlier call left a wait for a buffer, the pool has perhaps set a buffer aside for it. Post that buffer
+        // first. If it cannot be posted, the loop below finds out why.
         if self.refill.as_ref().is_some_and(|refill| refill.waits()) {
             let _ = self.poll_refill(context);
         }
@@ -203,7 +204,8 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
                 if broken.is_none() && !waits {
                     return Poll::Ready(Some(found));
                 }
-                // Both of these wake, and a waker may panic. The next call then returns what was found.
+                // The end of the wait and the drop of `broken` both wake tasks, and a waker may panic. So keep `found`:
+                // after a panic the next call returns it.
                 self.kept = Some(found);
                 self.end_wait();
                 drop(broken);
@@ -224,9 +226,10 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         matches!(posted, Err(PostError::Uncertain { .. }))
     }
 
-    /// Waits for a buffer of the pool, and posts it.
+    /// Waits for a buffer of the pool, and posts it. False if no receive can be posted.
     fn poll_refill(&mut self, context: &mut Context<'_>) -> Poll<bool> {
-        // Perhaps a send has failed, and nobody polls at the poller of the sends.
+        // If the sends have another poller, perhaps a send has failed and nobody polls there. Poll there, since a
+        // failed send breaks the pair, which ends this wait.
         if let Some((desk, _)) = self.lane.other() {
             desk.settle_up_to(1);
         }

@@ -39,7 +39,7 @@ pub(super) struct Refill<B, T> {
     /// none is flushed.
     next_look: Option<Timer<B>>,
     /// Posts a receive. This is a function pointer, because `post_receive` exists only for some transports, and this
-    /// type serves all.
+    /// type serves all transports.
     post: Post<B, T>,
 }
 
@@ -65,7 +65,7 @@ impl<B: Brand, T: Transport> Refill<B, T> {
     ///
     /// # Errors
     ///
-    /// Why the queue takes none.
+    /// Why the queue takes no receive.
     pub(super) fn run(&mut self, half: &mut ReceiveHalf<B, T>) -> Result<(), PostError<()>> {
         while self.out < self.most
             && let Ok(buffer) = self.pool.try_take(self.len_bytes)

@@ -56,7 +56,8 @@ pub(super) struct Place<B> {
     pub(super) desk: Arc<Desk<B>>,
     /// The slot of the lane at this desk.
     pub(super) slot: usize,
-    /// The desk of the receives, if that is another one, and the place there for who waits for the end of the pair.
+    /// The desk of the pair's receives, if it is another desk. And the place at that desk for a task that waits for the
+    /// end of the pair.
     pub(super) other: Option<(Arc<Desk<B>>, u64)>,
 }
 
@@ -188,8 +189,8 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
         self.mode.wake(Waking { posted: None, broken }, KEY);
     }
 
-    /// Whether all room that is left is kept for other tasks. False if the pair is broken, so that the post itself says
-    /// so.
+    /// Whether all room that is left is kept for other tasks. False if the pair is broken: then the post fails and says
+    /// why.
     #[inline(always)]
     fn is_held_back(&self) -> bool {
         let kept = self.mode.kept(KEY);
@@ -220,7 +221,7 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
         match result {
             Ok(id) => Ok(Posted::new(lane.desk(), id)),
             Err(error) => {
-                // Such a post breaks the pair, and no completion says so.
+                // A post of uncertain outcome breaks the pair, and no completion tells that to the tasks that wait.
                 if matches!(error, PostError::Uncertain { .. }) {
                     self.wake_all();
                 }
@@ -436,7 +437,8 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
         T: Carries<K>,
     {
         let first = self.half().next_id();
-        // Allocates only if room is kept for other tasks and there are more items than fit.
+        // `split_off` allocates, so call it only if room is kept for other tasks and the items do not all fit into the
+        // rest of the room.
         let most = self.free() as usize;
         let leaves_some = self.mode.kept(KEY) > 0 && most < items.len() && !self.is_broken();
         let rest = if leaves_some { items.split_off(most) } else { Vec::new() };
@@ -444,7 +446,8 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
         match posting.sender.half_mut().post_all(posting.items, make) {
             Ok(_) => Ok(posting.done()),
             Err(error) => {
-                // This wakes. If a waker panics, `error` is dropped; a value that is being returned would be leaked.
+                // This drop wakes tasks, and a waker may panic. At this point, such a panic drops `error`. A value that
+                // is already being returned would be leaked.
                 drop(posting);
                 Err(error)
             }
@@ -505,7 +508,7 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
 struct Posting<'s, B: Brand, T: Transport, M: SenderMode<B, T>, X> {
     sender: &'s mut Sender<B, T, M>,
     items: &'s mut Vec<X>,
-    /// The items that must leave room for other tasks.
+    /// The items that do not fit, because room is kept for other tasks.
     rest: Vec<X>,
     /// The id of the first request.
     first: WorkId,
@@ -531,13 +534,13 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>, X> Posting<'_, B, T, M, X> {
 }
 
 impl<B: Brand, T: Transport, M: SenderMode<B, T>, X> Drop for Posting<'_, B, T, M, X> {
-    /// If not all could be posted, or code of the program has panicked, nobody gets a future for those that were
-    /// posted: they are abandoned.
+    /// If a post failed or code of the program has panicked, nobody gets a future for the requests that were posted:
+    /// they are abandoned.
     #[inline(always)]
     fn drop(&mut self) {
         if !self.is_done {
             let posted = Some(self.end());
-            // The failure may have broken the pair.
+            // If the failure has broken the pair, the tasks that wait for that are woken too.
             let broken = self.sender.is_broken().then(|| self.sender.lane().broken());
             self.sender.mode.wake(Waking { posted, broken }, KEY);
         }

@@ -20,7 +20,7 @@ pub(super) mod sealed {
     pub trait Sealed<B, T> {
         fn owned(&self, key: Key) -> &Owned<B, T>;
 
-        /// Takes a key, since a program could exchange the half for another one.
+        /// The key keeps programs from calling this: they could exchange the half for another one.
         fn owned_mut(&mut self, key: Key) -> &mut Owned<B, T>;
 
         /// How much room posts leave for other tasks.
@@ -33,7 +33,7 @@ pub(super) mod sealed {
 
 /// How a [`Sender`](super::Sender) of one task has its half: for itself.
 pub struct Owned<B, T> {
-    // Dropped before the lane, so that the driver still learns that the pair is gone.
+    // Dropped before the lane: after the drop of the lane perhaps no driver is left to learn that the pair is gone.
     pub(super) half: SendHalf<B, T>,
     pub(super) lane: LaneHandle<B>,
 }
@@ -100,16 +100,13 @@ impl<B, T> sealed::Sealed<B, T> for Borrowed<'_, B, T> {
     }
 }
 
-/// What wakes tasks, and therefore waits until the lock of the [`SharedSender`](super::SharedSender) is released. Its
-/// drop wakes them.
+/// What wakes tasks, and therefore waits until the lock of the [`SharedSender`](super::SharedSender) is released. The
+/// drop of this wakes the tasks.
 pub(super) struct Deferred<B>(Option<Box<Wakings<B>>>);
 
-/// The usual loan defers nothing, and so costs one word.
-struct Wakings<B> {
-    wakings: Vec<Waking<B>>,
-    /// The first in the line of the shared sender.
-    first: WakeOnDrop,
-}
+/// Behind a box, so that an empty [`Deferred`] is one word: the usual call of [`with`](super::SharedSender::with)
+/// defers nothing.
+struct Wakings<B>(Vec<Waking<B>>);
 
 impl<B> Deferred<B> {
     pub(super) fn none() -> Self {

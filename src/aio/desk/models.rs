@@ -279,7 +279,8 @@ mod tests {
         model(2, [|desk| answer(desk, 0), |desk| answer(desk, 1)], &[1, 0]);
     }
 
-    /// Nobody polls for an abandoned request any more. Its completion still comes, before that of another task.
+    /// Nobody polls for an abandoned request any more. Its completion still comes, before the one that the other task
+    /// waits for.
     #[test]
     fn a_task_that_gives_up_leaves_the_answers_of_others() {
         model(2, [|desk| desk.abandon(id(0)), |desk| answer(desk, 1)], &[0, 1]);

@@ -63,7 +63,8 @@ pub fn connect_to_each_other<B: Brand, L: Reliable, R: Reliable>(
     (left.connect_with(&to_right, attr).unwrap(), right.connect_with(&to_left, attr).unwrap())
 }
 
-/// The left side asks, and the right side accepts. What [`Parameters`] has no field for, rdma_cm takes from the path.
+/// The left side asks, and the right side accepts. rdma_cm takes from the path all attributes for which [`Parameters`]
+/// has no field.
 fn connect_by_cm<B: Brand, L: Reliable, R: Reliable>(
     context: &Context,
     left: QueuePair<B, Init, L>,

@@ -17,7 +17,7 @@ pub fn filled<B: Brand>(domain: &ProtectionDomain<B>, byte: u8, len: usize) -> B
 
 /// A buffer that holds `bytes` and nothing else.
 pub fn message<B: Brand>(domain: &ProtectionDomain<B>, bytes: &[u8]) -> Buffer<B> {
-    // A buffer has at least one byte.
+    // A buffer has at least one byte, even if the message is empty.
     let mut buffer = domain.buffer(bytes.len().max(1)).unwrap();
     buffer.write(bytes).unwrap();
     buffer.set_len(bytes.len()).unwrap();
@@ -48,8 +48,8 @@ impl Drop for Counted {
     }
 }
 
-// SAFETY: the memory is a boxed slice, whose address does not change until `from_parts` rebuilds the box. Nothing else
-// refers to the memory, and any bytes are a valid `u64`.
+// SAFETY: the memory is a boxed slice of initialised words. `into_parts` turns the box into a raw pointer, so nobody
+// moves, frees or aliases the memory until `from_parts` rebuilds the box. Any bytes are a valid `u64`.
 unsafe impl ForeignMemory for Counted {
     type Parts = (usize, Arc<AtomicUsize>);
 
@@ -63,7 +63,8 @@ unsafe impl ForeignMemory for Counted {
 
     unsafe fn from_parts(bytes: NonNull<[u8]>, (len, freed): Self::Parts) -> Self {
         let words = std::ptr::slice_from_raw_parts_mut(bytes.as_ptr().cast::<u64>(), len);
-        // SAFETY: the caller passes what `into_parts` returned, once: `words` is the box that was taken apart there.
+        // SAFETY: the caller passes once what `into_parts` returned. So `words` is the box that `into_parts` took
+        // apart, and nobody else owns it.
         Self(unsafe { Box::from_raw(words) }, freed)
     }
 }

@@ -85,15 +85,15 @@ pub fn run_extended(module: &str, test: &str) {
     if lacks_need(Need::ExtendedQueues) {
         return;
     }
-    // The test harness leaves the name of the program out of the name of a test. The test is in the module around
-    // `module`.
+    // `module` begins with the name of the program, which the names of tests do not have. It ends with `extended`, and
+    // the test is in the module around that one.
     let path = module.split_once("::").map_or("", |(_program, path)| path);
     let outer = path.strip_suffix("extended").expect("the module that `also_extended!` makes");
     let name = format!("{outer}{test}");
     let mut child = Command::new(env::current_exe().unwrap());
     let output = child.args(["--exact", &name]).env(VARIABLE, "extended").output().unwrap();
     let [stdout, stderr] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-    // A filter that matches no test succeeds too, so the count is checked.
+    // If the filter matches no test, the program succeeds too. So check that one test has passed.
     let has_passed = output.status.success() && stdout.contains("test result: ok. 1 passed");
     assert!(has_passed, "{VARIABLE}=extended, {name}: {}\n{stdout}{stderr}", output.status);
 }

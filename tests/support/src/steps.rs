@@ -80,7 +80,7 @@ where
     (chunks, 0..=u16::MAX).prop_map(|(chunks, end)| Program { chunks, end })
 }
 
-/// The panic of [`give_up`].
+/// The payload of the panic of [`give_up`].
 struct GivenUp;
 
 /// Ends the test of a program that cannot show anything, without a failure. A program that failed before may still hold
@@ -106,7 +106,7 @@ pub fn check<S: Strategy>(name: &str, seed: u64, strategy: &S, time: Duration, t
     let tree = strategy.new_tree(&mut runner).unwrap();
     let has_failed = Cell::new(false);
     let outcome = runner.run_one(tree, |program| {
-        // Only the first panic is printed, since the search causes many.
+        // Only the first panic is printed, since the search for a smaller program causes many.
         let ended = if has_failed.get() { quietly(|| test(&program)) } else { caught(|| test(&program)) };
         ended.map_err(|panic| {
             has_failed.set(true);
