@@ -100,13 +100,16 @@ impl<B, T> sealed::Sealed<B, T> for Borrowed<'_, B, T> {
     }
 }
 
-/// What wakes tasks, and therefore waits until the lock of the [`SharedSender`](super::SharedSender) is released. The
-/// drop of this wakes the tasks.
+/// What wakes tasks, and therefore waits until the lock of the [`SharedSender`](super::SharedSender) is released. Its
+/// drop wakes them.
 pub(super) struct Deferred<B>(Option<Box<Wakings<B>>>);
 
-/// Behind a box, so that an empty [`Deferred`] is one word: the usual call of [`with`](super::SharedSender::with)
-/// defers nothing.
-struct Wakings<B>(Vec<Waking<B>>);
+/// The usual loan defers nothing, and so costs one word.
+struct Wakings<B> {
+    wakings: Vec<Waking<B>>,
+    /// The first in the line of the shared sender.
+    first: WakeOnDrop,
+}
 
 impl<B> Deferred<B> {
     pub(super) fn none() -> Self {

@@ -66,15 +66,13 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
     /// they cannot use any. If no other room is left, they fail with
     /// [`PostError::QueueFull`](crate::PostError::QueueFull).
     pub fn with<R>(&self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {
-        // Declared before the guard `inner`, so it is dropped after the guard, also if `f` panics. So it wakes without
-        // the lock.
+        // Declared before the guard, so it is dropped, and wakes, after the guard, also if `f` panics.
         let mut deferred = Deferred::none();
         let mut inner = lock(&*self.inner);
         let promised = if inner.waiting.is_empty() { inner.permits } else { u32::MAX };
         let result = f(&mut inner.sender.lend(promised, &mut deferred));
         drop(inner);
-        // A waker may panic in this drop. At this point, such a panic drops `result`. A value that is already being
-        // returned would be leaked.
+        // If a waker panics, `result` is dropped; a value that is being returned would be leaked.
         drop(deferred);
         result
     }
@@ -189,8 +187,7 @@ impl<'s, B: Brand, T: Transport> Future for Room<'s, B, T> {
         loop {
             match self.look(context.waker().clone()) {
                 Look::Permit(next) => {
-                    // Made before the wake below: if that waker panics, `permit` is dropped, and the room is free
-                    // again.
+                    // If the waker below panics, this is dropped, and the room is free again.
                     let permit = Permit { sender: self.sender };
                     // Perhaps there is room for the next task in the line too, so wake it.
                     if let Some(next) = next {
@@ -244,23 +241,17 @@ pub struct Permit<'s, B, T = ReliableConnection> {
 impl<B: Brand, T: Transport> Permit<'_, B, T> {
     /// Lends the sender to `f`, whose first post has room. See [`SharedSender::with`].
     pub fn with<R>(self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {
-        // Both are declared before the guard, so they are dropped after it, also if `f` panics. So they wake without
-        // the lock.
-        let wake_first;
+        // Declared before the guard, so it is dropped, and wakes, after the guard, also if `f` panics.
         let mut deferred = Deferred::none();
         let mut guard = lock(&*self.sender.inner);
         mem::forget(self);
         // The permit ends and `f` posts without a release of the lock in between, so no other task gets the room of
         // this permit.
         guard.permits -= 1;
-        // If tasks are in the line, only the first post of `f` has room, which is that of the permit.
-        let kept = if guard.waiting.is_empty() { 0 } else { guard.sender.free().saturating_sub(1) };
-        let kept = kept.max(guard.permits);
-        wake_first = WakeOnDrop(guard.first_waker());
+        let kept = if guard.waiting.is_empty() { guard.permits } else { guard.keep_for_line(&mut deferred) };
         let result = f(&mut guard.sender.lend(kept, &mut deferred));
         drop(guard);
-        // A waker may panic in these two drops. At this point, such a panic drops `result`. A value that is already
-        // being returned would be leaked.
+        // If a waker panics, `result` is dropped; a value that is being returned would be leaked.
         drop(deferred);
         result
     }
@@ -268,7 +259,7 @@ impl<B: Brand, T: Transport> Permit<'_, B, T> {
 
 impl<B, T> Drop for Permit<'_, B, T> {
     fn drop(&mut self) {
-        // Declared before the guard, so it is dropped after the guard, and wakes without the lock.
+        // Declared before the guard, so it is dropped after the guard.
         let _wake_first;
         let mut guard = lock(&*self.sender.inner);
         guard.permits -= 1;
