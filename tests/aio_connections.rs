@@ -847,3 +847,24 @@ fn more_bytes_than_go_along_are_refused_here() {
         assert!(matches!(failed.cause, tcp::Cause::TooLong(513)), "{failed:?}");
     });
 }
+
+/// The program waits at the link of a connection that it has not taken apart. After that, `closed` and `next` move
+/// the pair to Error, and the receive comes out.
+#[test]
+fn the_receives_come_out_after_the_link_has_named_the_end() {
+    let (runtime, domain) = (runtime(), domain!());
+    for way in ways() {
+        finish(&runtime, async {
+            let world = World::new(domain.clone());
+            let (client, mut server) = world.connected(way).await;
+            drop(client);
+            let end = timeout(PATIENCE, server.link.closed()).await.unwrap();
+            assert_eq!(timeout(PATIENCE, server.closed()).await.unwrap(), end);
+            let flushed = timeout(PATIENCE, server.next()).await;
+            assert!(
+                matches!(flushed, Ok(Some(Err(_)))),
+                "after every end but `Queue` all requests come out: {flushed:?}"
+            );
+        });
+    }
+}

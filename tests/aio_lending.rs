@@ -709,3 +709,95 @@ async fn both<F: Future, G: Future>(first: F, second: G) -> (F::Output, G::Outpu
     })
     .await
 }
+
+/// The answer of a request has come. The task that asked takes it, which wakes another task whose waker panics.
+#[test]
+fn a_waker_that_panics_loses_no_grant_that_was_asked_for() {
+    let (_fabric, domain) = support::own_device!();
+    let mut peers = Peers::new(domain, &options());
+    let (left, right) = (peers.left.lending.clone(), peers.right.lending.clone());
+    let mut request = Box::pin(left.request::<RemoteWrite>(bytes(64), LONG));
+    assert!(request.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let lease = peers.lease::<RemoteWrite>(LONG);
+    let lent = peers.run(async { right.asked().await.unwrap().answer(lease).unwrap() });
+    peers.settle();
+    let panicking = Waker::from(Arc::new(Panicking));
+    let mut wait = Box::pin(async { drop(left.granted().await) });
+    assert!(wait.as_mut().poll(&mut Context::from_waker(&panicking)).is_pending());
+    let noop = &mut Context::from_waker(Waker::noop());
+    assert!(catch_unwind(AssertUnwindSafe(|| request.as_mut().poll(noop).is_ready())).is_err());
+    drop((request, wait));
+    assert_eq!(peers.run(async { lent.ended().await.unwrap() }).1, Over::Returned);
+    peers.until(|| left.held() == 0);
+}
+
+/// A lease that is too small does not answer a request. Its error gives the lease back, and the drop of the request
+/// wakes a task whose waker panics.
+#[test]
+fn a_waker_that_panics_leaks_no_lease_that_was_not_lent() {
+    let (_fabric, domain) = support::own_device!();
+    let mut peers = Peers::new(domain, &options());
+    let (left, right) = (peers.left.lending.clone(), peers.right.lending.clone());
+    let panicking = Waker::from(Arc::new(Panicking));
+    for panics in [false, true] {
+        let mut request = Box::pin(left.request::<RemoteWrite>(bytes(64), LONG));
+        assert!(request.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        let asked = peers.run(async { right.asked().await.unwrap() });
+        let freed = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let memory = interlock::memory::Foreign(support::Counted::new(4, &freed));
+        let lease = peers.domain.lease::<RemoteWrite, _>(memory, LONG).unwrap();
+        let mut wait = Box::pin(async { drop(right.granted().await) });
+        if panics {
+            assert!(wait.as_mut().poll(&mut Context::from_waker(&panicking)).is_pending());
+        }
+        let answered = catch_unwind(AssertUnwindSafe(|| drop(asked.answer(lease))));
+        assert_eq!(answered.is_err(), panics);
+        assert_eq!(freed.load(std::sync::atomic::Ordering::SeqCst), 1, "panics: {panics}; the peer keeps the access");
+        drop((request, wait));
+        peers.settle();
+    }
+}
+
+/// `next` has a message, and ends its wait for room of a control message. That wakes the next one in the line,
+/// whose waker panics.
+#[test]
+fn a_waker_that_panics_leaks_no_message() {
+    for panics in [false, true] {
+        let (_fabric, domain) = support::own_device!();
+        let (domain, mut driver, poller, [left, (mut peer, _other)]) = pairs(domain);
+        let options = LendingOptions { mark: Mark::Immediate(7), ..options() };
+        let (lending, mut messages) = Lending::start(&domain, &poller, left.0.into_shared(), left.1, &options).unwrap();
+        let sizes = vec![interlock::memory::SizeClass { len_bytes: 64, count: 1 }];
+        let pool = interlock::memory::PoolOptions {
+            classes: sizes,
+            growth: interlock::memory::Growth::Never,
+            ..interlock::memory::PoolOptions::default()
+        };
+        let pool = domain.pool(&pool).unwrap();
+        messages.post(pool.try_take(64).unwrap()).unwrap();
+        let shared = lending.sender().clone();
+        let noop = &mut Context::from_waker(Waker::noop());
+        // All room is promised.
+        loop {
+            match pin!(shared.room()).poll(noop) {
+                Poll::Ready(permit) => mem::forget(permit.unwrap()),
+                Poll::Pending => break,
+            }
+        }
+        let lease = domain.lease::<RemoteWrite, _>(domain.buffer(64).unwrap(), LONG).unwrap();
+        let _lent = lending.lend(lease).unwrap();
+        let mut next = Box::pin(messages.next());
+        assert!(next.as_mut().poll(noop).is_pending());
+        let panicking = Waker::from(Arc::new(Panicking));
+        let mut room = Box::pin(shared.room());
+        let waker = if panics { &panicking } else { Waker::noop() };
+        assert!(room.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+        let mut text = domain.buffer(64).unwrap();
+        text.write(b"text").unwrap();
+        driver.block_on(peer.send(text).unwrap()).unwrap().unwrap();
+        let polled = catch_unwind(AssertUnwindSafe(|| next.as_mut().poll(noop).is_ready()));
+        assert_eq!(polled.is_err(), panics);
+        drop((next, room));
+        assert_eq!(pool.stats().classes[0].free, 1, "panics: {panics}");
+    }
+}

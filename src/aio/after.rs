@@ -21,6 +21,7 @@ const ROOM_FOR_ONE: usize = 8;
 
 enum Todo<B> {
     Wake(Waker),
+    WakeAll(Vec<Waker>),
     DropWaker(#[allow(dead_code, reason = "is dropped")] Waker),
     DropCompletion(#[allow(dead_code, reason = "is dropped")] Completion<B>),
     DropShared(#[allow(dead_code, reason = "is dropped")] SharedLedger),
@@ -47,6 +48,11 @@ impl<B> After<B> {
         self.push(Todo::Wake(waker));
     }
 
+    /// Wakes all of these. They count as one entry.
+    pub(super) fn wake_all(&mut self, wakers: Vec<Waker>) {
+        self.push(Todo::WakeAll(wakers));
+    }
+
     pub(super) fn drop_waker(&mut self, waker: Waker) {
         self.push(Todo::DropWaker(waker));
     }
@@ -70,6 +76,7 @@ impl<B> After<B> {
         while let Some(todo) = self.0.pop() {
             match todo {
                 Todo::Wake(waker) => waker.wake(),
+                Todo::WakeAll(wakers) => wake_all(wakers),
                 other => drop(other),
             }
         }

@@ -68,6 +68,8 @@ struct Ending<B: Brand, T: Transport> {
     pair: Option<QueuePair<B, ReadyToSend, T>>,
     sends: LaneHandle<B>,
     receives: LaneHandle<B>,
+    /// A receive that the receiver had taken from its lane, and not returned.
+    kept: Option<Completion<B>>,
     first_failure: Option<Status>,
     next_kick: Timer<B>,
     kicks: u32,
@@ -178,8 +180,9 @@ impl<B: Brand, T: Transport> Closing<B, T> {
         // An error is ignored: if this kick fails, the next kick fails too, and then `poll_drained` ends the wait.
         let _ = pair.kick(0);
         let next_kick = Timer::after(sends.poller(), BETWEEN_KICKS);
-        let (pair, kicks, drained, marker) = (Some(pair), 0, None, None);
-        let ending = Ending { pair, sends, receives, first_failure, next_kick, kicks, drained, marker, _bond: bond };
+        let (pair, kicks, drained, marker, kept) = (Some(pair), 0, None, None, rest.kept);
+        let ending =
+            Ending { pair, sends, receives, kept, first_failure, next_kick, kicks, drained, marker, _bond: bond };
         Ok(Self { ending: Some(ending), deadline: None })
     }
 
@@ -304,7 +307,8 @@ impl<B: Brand, T: Transport> Ending<B, T> {
             drop(marker);
         }
         let strays = self.sends.end().map_or_else(Vec::new, |left| left.strays.into());
-        let receives = self.receives.end().map_or_else(Vec::new, |left| left.inbox.into());
+        let fetched = self.receives.end().into_iter().flat_map(|left| left.inbox);
+        let receives = self.kept.into_iter().chain(fetched).collect();
         let (has_drained, not_destroyed) =
             self.drained.map_or((false, None), |drained| (drained.has_drained, drained.not_destroyed));
         let closed = Closed { first_failure: self.first_failure, receives, strays, has_drained, not_destroyed };

@@ -290,6 +290,10 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
     fn poll_link(&mut self, context: &mut Context<'_>) -> Poll<End> {
         let Self { sender, link, .. } = self;
         if let Some(end) = &link.end {
+            // `Link::closed` notes the end and cannot move the pair to Error.
+            if !matches!(end, End::Queue(_)) && !sender.is_broken() {
+                let _ = sender.abort();
+            }
             return Poll::Ready(end.clone());
         }
         if let Poll::Ready(end) = link.bond.poll_end(context) {

@@ -19,7 +19,7 @@ use super::after::{After, wake_all};
 use super::lane::{Left, Parked};
 use super::lanes::{Attached, Lanes};
 use super::outcome::PollerCounters;
-use super::pairs::Pairs;
+use super::pairs::{Pairs, WatchKey};
 use super::timers::{SetTimer, TimerKey, Timers};
 use crate::completion::{Armed, Completion, PollError, WaitError, WakeFor};
 use crate::inflight::WorkId;
@@ -90,15 +90,6 @@ enum DriverState {
 pub(super) struct Late<B> {
     attached: Attached<B>,
     after: After<B>,
-}
-
-/// What a task does if there is no driver to sleep for it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Undriven {
-    /// It polls again and again.
-    Yields,
-    /// It sleeps all the same: another task polls at this desk, and wakes it.
-    Sleeps,
 }
 
 /// How one attempt under the lock ended.
@@ -292,24 +283,13 @@ impl<B> Desk<B> {
     pub(super) fn poll_for<R>(
         &self,
         context: &mut Context<'_>,
-        ready: impl FnMut(&mut State<B>) -> Option<R>,
-        park: impl FnMut(&mut State<B>, &Waker, &mut Option<Waker>, &mut After<B>) -> Parked,
-    ) -> Poll<Result<R, PollError>> {
-        self.poll_or_sleep(context, Undriven::Yields, ready, park)
-    }
-
-    /// As [`poll_for`](Self::poll_for). `undriven` says what the task does if there is no driver.
-    fn poll_or_sleep<R>(
-        &self,
-        context: &mut Context<'_>,
-        undriven: Undriven,
         mut ready: impl FnMut(&mut State<B>) -> Option<R>,
         mut park: impl FnMut(&mut State<B>, &Waker, &mut Option<Waker>, &mut After<B>) -> Parked,
     ) -> Poll<Result<R, PollError>> {
         let (mut mine, mut budget) = (None, BUDGET);
         let mut after = After::new();
         loop {
-            let attempt = lock(&self.state).attempt(&mut budget, &mut after, undriven, &mut ready, |state, after| {
+            let attempt = lock(&self.state).attempt(&mut budget, &mut after, &mut ready, |state, after| {
                 park(state, context.waker(), &mut mine, after)
             });
             after.run();
@@ -330,20 +310,24 @@ impl<B> Desk<B> {
         }
     }
 
-    /// Leaves the waker of a task in its [place](Pairs::watch), so that the end of the pair wakes it. The task waits at
-    /// another desk, so it does not poll here again and again if there is no driver.
-    pub(super) fn watch(&self, number: u64, context: &mut Context<'_>) -> Result<(), PollError> {
-        let watched = self.poll_or_sleep(
+    /// Leaves the waker of a task that waits at another desk in its [place](Pairs::watch), so that the end of the pair
+    /// wakes the task.
+    pub(super) fn watch(&self, place: WatchKey, context: &mut Context<'_>) -> Result<(), PollError> {
+        let watched = self.poll_for(
             context,
-            Undriven::Sleeps,
             |_| None::<Infallible>,
-            |state, waker, mine, after| state.pairs.park(number, waker, mine, &mut state.lanes.tally, after),
+            |state, waker, mine, after| state.pairs.park(place, waker, mine, &mut state.lanes.tally, after),
         );
         match watched {
             Poll::Ready(Err(error)) => Err(error),
             Poll::Ready(Ok(never)) => match never {},
             Poll::Pending => Ok(()),
         }
+    }
+
+    /// Ends the wait of a task that waits at another desk. Returns its waker, to be dropped without a lock.
+    pub(super) fn stop_watching(&self, place: WatchKey) -> Option<Waker> {
+        self.with(|state| state.pairs.take_waker(place, &mut state.lanes.tally))
     }
 
     /// Settles completions that have come, without waiting: at least `count` of them, if so many have come.
@@ -446,8 +430,7 @@ impl<B> Desk<B> {
             // `park` has nothing to do, since the request was noted above. The attempt arms the queue and sees it
             // empty, so the completion wakes the driver. If there is no driver, the next task that polls finds the
             // completion.
-            let attempt =
-                state.attempt(&mut budget, &mut after, Undriven::Yields, &mut |_| None::<()>, |_, _| Parked::Yes);
+            let attempt = state.attempt(&mut budget, &mut after, &mut |_| None::<()>, |_, _| Parked::Yes);
             drop(state);
             after.run();
             match attempt {
@@ -609,7 +592,6 @@ impl<B> State<B> {
         &mut self,
         budget: &mut u32,
         after: &mut After<B>,
-        undriven: Undriven,
         ready: &mut impl FnMut(&mut Self) -> Option<R>,
         mut park: impl FnMut(&mut Self, &mut After<B>) -> Parked,
     ) -> Attempt<R> {
@@ -635,8 +617,7 @@ impl<B> State<B> {
             if let Some(found) = ready(self) {
                 return Attempt::Ready(found);
             }
-            let is_driven = matches!(self.driver, DriverState::Present(_)) || undriven == Undriven::Sleeps;
-            if *budget == 0 || !is_driven {
+            if *budget == 0 || matches!(self.driver, DriverState::Absent) {
                 return Attempt::Yield;
             }
             match self.arm(after) {

@@ -384,6 +384,14 @@ impl<B> Lane<B> {
         parked
     }
 
+    /// The task does not wait for room any more. Returns its waker, to be dropped without the lock.
+    pub(super) fn stop_waiting_for_room(&mut self, tally: &mut Tally) -> Option<Waker> {
+        let waker = self.for_room.take();
+        tally.kept -= usize::from(waker.is_some());
+        tally.waits -= usize::from(waker.is_some());
+        waker
+    }
+
     /// Wakes the task that waits for room: a request has left the work queue, or the pair is broken.
     fn end_wait_for_room(&mut self, tally: &mut Tally, after: &mut After<B>) {
         tally.kept -= usize::from(self.for_room.is_some());
@@ -434,7 +442,7 @@ impl<B> Lane<B> {
 
 /// Wakes the task that waits, if there is one.
 #[inline]
-pub(super) fn wake<B>(waiting: &mut Option<Waker>, tally: &mut Tally, after: &mut After<B>) {
+fn wake<B>(waiting: &mut Option<Waker>, tally: &mut Tally, after: &mut After<B>) {
     if let Some(waker) = waiting.take() {
         tally.waits -= 1;
         after.wake(waker);

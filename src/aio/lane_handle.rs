@@ -3,6 +3,7 @@
 use super::desk::{Broken, Desk};
 use super::lane::{Left, Parked};
 use super::outcome::Counters;
+use super::pairs::WatchKey;
 use super::shared_poller::SharedPoller;
 use crate::completion::PollError;
 use crate::inflight::{Status, WorkId};
@@ -30,7 +31,7 @@ struct Other<B> {
     poller: SharedPoller<B>,
     /// The [place](super::pairs::Pairs::watch) at the desk of `poller`, for a task that waits here for the end of the
     /// pair.
-    watch: u64,
+    watch: WatchKey,
 }
 
 impl<B> LaneHandle<B> {
@@ -58,8 +59,18 @@ impl<B> LaneHandle<B> {
     }
 
     /// The desk of the pair's other lane, if that is another desk, and the place there for a task that waits here.
-    pub(super) fn other(&self) -> Option<(&Arc<Desk<B>>, u64)> {
+    pub(super) fn other(&self) -> Option<(&Arc<Desk<B>>, WatchKey)> {
         self.other.as_ref().map(|other| (other.poller.desk(), other.watch))
+    }
+
+    /// A task that waits here waits at the other desk too, if there is another one: the end of the pair wakes it there.
+    pub(super) fn watch_other(&self, context: &mut Context<'_>) -> Result<(), PollError> {
+        self.other().map_or(Ok(()), |(desk, place)| desk.watch(place, context))
+    }
+
+    /// Ends the wait of [`watch_other`](Self::watch_other).
+    pub(super) fn stop_watching_other(&self) {
+        drop(self.other().map(|(desk, place)| desk.stop_watching(place)));
     }
 
     /// Names the pair as broken. The drop of the result wakes the tasks that the end of the pair concerns.
@@ -113,10 +124,12 @@ impl<B> LaneHandle<B> {
 
     /// Ends the lane, and returns what nobody has fetched from it.
     pub(super) fn end(&self) -> Option<Left<B>> {
-        if let Some((desk, watch)) = self.other() {
-            drop(desk.with(|state| state.pairs.unwatch(watch, &mut state.lanes.tally)));
+        let left = self.desk().end(self.slot, self.generation, self.next);
+        if let Some((desk, place)) = self.other() {
+            // The waker is dropped without the lock.
+            drop(desk.with(|state| state.pairs.unwatch(place, &mut state.lanes.tally)));
         }
-        self.desk().end(self.slot, self.generation, self.next)
+        left
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which lanes belong to one pair, and who waits at another desk for the end of a pair.
 
 use super::after::After;
-use super::lane::{Parked, Tally, park, wake};
+use super::lane::{Parked, Tally, park};
 use crate::types::Qpn;
 use arrayvec::ArrayVec;
 use std::collections::BTreeMap;
@@ -13,16 +13,17 @@ use std::task::Waker;
 pub(super) struct Pairs {
     /// The slots of the lanes of each pair.
     lanes: BTreeMap<u32, ArrayVec<usize, 2>>,
-    watches: Vec<Watch>,
+    /// The tasks that wait at another desk for the end of a pair. The sends of the pair complete at the one desk and
+    /// its receives at the other, so either desk may be the first to see that the pair has broken.
+    watches: BTreeMap<WatchKey, Option<Waker>>,
     last_watch: u64,
 }
 
-/// The place for a task that waits at another desk for the end of a pair. The sends of that pair complete at the one
-/// desk and its receives at the other, so either may be the first to see that the pair has broken.
-struct Watch {
+/// The place for a task that waits at another desk for the end of a pair.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct WatchKey {
+    pair: u32,
     number: u64,
-    pair: Qpn,
-    waker: Option<Waker>,
 }
 
 impl Pairs {
@@ -51,45 +52,55 @@ impl Pairs {
         self.lanes.get(&pair.value()).into_iter().flatten().copied()
     }
 
-    /// Makes a place for a task that waits at another desk for the end of this pair. Returns the number of the place.
-    pub(super) fn watch(&mut self, pair: Qpn) -> u64 {
+    /// Makes a place for a task that waits at another desk for the end of this pair.
+    pub(super) fn watch(&mut self, pair: Qpn) -> WatchKey {
         self.last_watch += 1;
-        self.watches.push(Watch { number: self.last_watch, pair, waker: None });
-        self.last_watch
+        let place = WatchKey { pair: pair.value(), number: self.last_watch };
+        self.watches.insert(place, None);
+        place
     }
 
-    /// Removes the place, and returns the waker in it.
-    pub(super) fn unwatch(&mut self, number: u64, tally: &mut Tally) -> Option<Waker> {
-        let at = self.watches.iter().position(|watch| watch.number == number)?;
-        let waker = self.watches.swap_remove(at).waker;
-        tally.waits -= usize::from(waker.is_some());
+    /// Takes the place away, and returns the waker in it.
+    pub(super) fn unwatch(&mut self, place: WatchKey, tally: &mut Tally) -> Option<Waker> {
+        let waker = self.take_waker(place, tally);
+        self.watches.remove(&place);
         waker
     }
 
     /// Notes that a task waits in this place.
     pub(super) fn park<B>(
         &mut self,
-        number: u64,
+        place: WatchKey,
         waker: &Waker,
         mine: &mut Option<Waker>,
         tally: &mut Tally,
         after: &mut After<B>,
     ) -> Parked {
-        let watch = self.watches.iter_mut().find(|watch| watch.number == number);
-        watch.map_or(Parked::Yes, |watch| park(&mut watch.waker, waker, mine, tally, after))
+        self.watches.get_mut(&place).map_or(Parked::Yes, |waiting| park(waiting, waker, mine, tally, after))
     }
 
-    /// Wakes the task that waits at another desk for the end of this pair.
+    /// Takes the waker out of this place, if a task waits there.
+    pub(super) fn take_waker(&mut self, place: WatchKey, tally: &mut Tally) -> Option<Waker> {
+        let waker = self.watches.get_mut(&place)?.take();
+        tally.waits -= usize::from(waker.is_some());
+        waker
+    }
+
+    /// Wakes the tasks that wait at other desks for the end of this pair.
     pub(super) fn wake<B>(&mut self, pair: Qpn, tally: &mut Tally, after: &mut After<B>) {
-        for watch in self.watches.iter_mut().filter(|watch| watch.pair == pair) {
-            wake(&mut watch.waker, tally, after);
+        let [first, last] = [0, u64::MAX].map(|number| WatchKey { pair: pair.value(), number });
+        // There is one, or a few if the number of the pair came again before the halves of the old pair were dropped.
+        let wakers: Vec<_> = self.watches.range_mut(first..=last).filter_map(|(_, waker)| waker.take()).collect();
+        tally.waits -= wakers.len();
+        if !wakers.is_empty() {
+            after.wake_all(wakers);
         }
     }
 
     /// Takes the wakers of all who wait.
     pub(super) fn take_wakers(&mut self, tally: &mut Tally, into: &mut Vec<Waker>) {
         let before = into.len();
-        into.extend(self.watches.iter_mut().filter_map(|watch| watch.waker.take()));
+        into.extend(self.watches.values_mut().filter_map(Option::take));
         tally.waits -= into.len() - before;
     }
 }

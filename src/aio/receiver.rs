@@ -29,14 +29,14 @@ pub struct Receiver<B, T = ReliableConnection> {
     fewest: u32,
     refill: Option<Box<Refill<B, T>>>,
     /// A receive that has completed and was not returned, because a waker panicked.
-    kept: Option<Result<Success<B>, RequestError<B>>>,
+    kept: Option<Completion<B>>,
 }
 
 /// What a receiver has besides its half and its lane.
 pub(super) struct Rest<B, T> {
     fewest: u32,
     refill: Option<Box<Refill<B, T>>>,
-    kept: Option<Result<Success<B>, RequestError<B>>>,
+    pub(super) kept: Option<Completion<B>>,
 }
 
 static_assertions::assert_impl_all!(Receiver<()>: Send);
@@ -171,20 +171,12 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
 
     /// The next of the receives that are posted.
     fn poll_posted(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Success<B>, RequestError<B>>>> {
-        self.poll_completion(context).map(|found| {
-            found.map(|result| match result {
-                Ok(completion) => {
-                    self.fewest = self.fewest.min(self.half.in_flight());
-                    completion.check().map_err(RequestError::Failed)
-                }
-                Err(error) => Err(RequestError::Queue(error)),
-            })
-        })
+        self.poll_completion(context).map(|found| found.map(checked))
     }
 
     fn poll_refilled(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Success<B>, RequestError<B>>>> {
         if let Some(kept) = self.kept.take() {
-            return Poll::Ready(Some(kept));
+            return Poll::Ready(Some(checked(Ok(kept))));
         }
         // If an earlier call left a wait for a buffer, the pool has perhaps set a buffer aside for it. Post that buffer
         // first. If it cannot be posted, the loop below finds out why.
@@ -195,21 +187,20 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
             if self.run_refill() {
                 self.wake_all();
             }
-            if let Some(found) = ready!(self.poll_posted(context)) {
+            if let Some(found) = ready!(self.poll_completion(context)) {
                 if let Some(refill) = &mut self.refill {
                     refill.note_taken();
                 }
                 let broken = self.run_refill().then(|| self.lane.broken());
                 let waits = self.refill.as_ref().is_some_and(|refill| refill.waits());
                 if broken.is_none() && !waits {
-                    return Poll::Ready(Some(found));
+                    return Poll::Ready(Some(checked(found)));
                 }
-                // The end of the wait and the drop of `broken` both wake tasks, and a waker may panic. So keep `found`:
-                // after a panic the next call returns it.
-                self.kept = Some(found);
+                let error = found.map(|completion| self.kept = Some(completion)).err();
+                // The next two lines wake tasks, and a waker may panic. Then the next call returns what is kept.
                 self.end_wait();
                 drop(broken);
-                return Poll::Ready(self.kept.take());
+                return Poll::Ready(self.kept.take().map(Ok).or(error.map(Err)).map(checked));
             }
             if !ready!(self.poll_refill(context)) {
                 return Poll::Ready(None);
@@ -251,10 +242,11 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
     }
 
     fn poll_completion(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Completion<B>, PollError>>> {
-        let Self { half, lane, .. } = self;
+        let Self { half, lane, fewest, .. } = self;
         let slot = lane.slot();
         let next_id = half.next_id();
         if let Some(completion) = lane.desk().try_receive(next_id) {
+            *fewest = half.in_flight().min(*fewest);
             return Poll::Ready(Some(Ok(completion)));
         }
         let found = lane.desk().poll_for(
@@ -267,6 +259,9 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
                 state.lanes.with(slot, |lane, tally| lane.park_reader(waker, mine, tally, after)).unwrap_or(Parked::Yes)
             },
         );
+        if matches!(found, Poll::Ready(Ok(Some(_)))) {
+            *fewest = half.in_flight().min(*fewest);
+        }
         found.map(Result::transpose)
     }
 
@@ -284,6 +279,14 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
     /// The number of the pair.
     pub fn number(&self) -> Qpn {
         self.half.number()
+    }
+}
+
+/// A receive that has completed, as a program gets it.
+fn checked<B>(found: Result<Completion<B>, PollError>) -> Result<Success<B>, RequestError<B>> {
+    match found {
+        Ok(completion) => completion.check().map_err(RequestError::Failed),
+        Err(error) => Err(RequestError::Queue(error)),
     }
 }
 

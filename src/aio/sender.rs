@@ -4,6 +4,7 @@ use super::desk::{Desk, State};
 use super::lane::Parked;
 use super::lane_handle::LaneHandle;
 use super::outcome::Counters;
+use super::pairs::WatchKey;
 use super::posted::{Answers, Fetched, Posted, Returned};
 use super::posted_all::PostedAll;
 use super::sender_mode::{Borrowed, Deferred, Owned, SenderMode, Waking};
@@ -58,7 +59,7 @@ pub(super) struct Place<B> {
     pub(super) slot: usize,
     /// The desk of the pair's receives, if it is another desk. And the place at that desk for a task that waits for the
     /// end of the pair.
-    pub(super) other: Option<(Arc<Desk<B>>, u64)>,
+    pub(super) other: Option<(Arc<Desk<B>>, WatchKey)>,
 }
 
 impl<B, T, M: SenderMode<B, T>> Sender<B, T, M> {
@@ -139,7 +140,15 @@ impl<B: Brand, T: Transport> Sender<B, T> {
     ///
     /// The completion queue failed.
     pub async fn room(&mut self) -> Result<(), PollError> {
-        std::future::poll_fn(|context| self.poll_room(context)).await
+        /// Its drop ends the wait at the poller of the receives, if that is another one.
+        struct Waiting<'s, B, T>(&'s mut Sender<B, T>);
+        impl<B, T> Drop for Waiting<'_, B, T> {
+            fn drop(&mut self) {
+                self.0.lane().stop_watching_other();
+            }
+        }
+        let waiting = Waiting(self);
+        std::future::poll_fn(|context| waiting.0.poll_room(context)).await
     }
 
     /// As [`room`](Self::room), for a future written by hand.
@@ -149,16 +158,28 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         if half.room() > 0 {
             return Poll::Ready(Ok(()));
         }
-        lane.desk().poll_for(
+        let is_over = || half.room() > 0 || half.broken_by().is_some();
+        let mut polled = lane.desk().poll_for(
             context,
-            |_| (half.room() > 0 || half.broken_by().is_some()).then_some(()),
+            |_| is_over().then_some(()),
             |state, waker, mine, after| {
                 state
                     .lanes
                     .with(slot, |lane, tally| lane.park_for_room(waker, mine, tally, after))
                     .unwrap_or(Parked::Yes)
             },
-        )
+        );
+        if polled.is_pending() {
+            lane.watch_other(context)?;
+            // The other poller may have seen the end of the pair before this task has left its waker there.
+            if is_over() {
+                polled = Poll::Ready(Ok(()));
+            }
+        }
+        if polled.is_ready() {
+            lane.stop_watching_other();
+        }
+        polled
     }
 }
 

@@ -88,7 +88,7 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
     pub async fn room(&self) -> Result<Permit<'_, B, T>, PollError> {
         match self.take_at_once() {
             Some(permit) => Ok(permit),
-            None => Room { sender: self, number: None }.await,
+            None => Room { sender: self, number: None, place: None }.await,
         }
     }
 
@@ -138,6 +138,8 @@ struct Room<'s, B, T> {
     sender: &'s SharedSender<B, T>,
     /// The number in the line; `None` before the first poll, and after the end.
     number: Option<u64>,
+    /// Where this waits, if it was the first in the line.
+    place: Option<Place<B>>,
 }
 
 /// A waker that was replaced, to be dropped without the lock.
@@ -145,12 +147,23 @@ type OldWaker = Option<Waker>;
 
 /// What a look at the line has found.
 enum Look {
-    /// The caller has a permit. The waker is that of the next one in the line.
-    Permit(Option<Waker>),
+    /// The caller has a permit. The first waker is that of the next one in the line.
+    Permit(Option<Waker>, #[allow(dead_code, reason = "is dropped")] [OldWaker; 2]),
     /// The caller is the first in the line. It waits for a permit to end, or for a request of the sender to complete.
     First(#[allow(dead_code, reason = "is dropped")] OldWaker),
     /// The caller waits for those in front of it.
     InLine(#[allow(dead_code, reason = "is dropped")] OldWaker),
+}
+
+impl<B, T> Room<'_, B, T> {
+    /// Ends the wait of the first in the line, at one desk or two. The caller holds the lock of the sender: otherwise
+    /// the next one in the line might leave its waker there before this takes it. Returns the wakers, to be dropped
+    /// without a lock.
+    fn stop_waiting(&mut self) -> [Option<Waker>; 2] {
+        let Some(Place { desk, slot, other }) = self.place.take() else { return [None, None] };
+        let for_room = desk.with(|state| state.lanes.with(slot, |lane, tally| lane.stop_waiting_for_room(tally)));
+        [for_room.flatten(), other.and_then(|(desk, place)| desk.stop_watching(place))]
+    }
 }
 
 impl<B: Brand, T: Transport> Room<'_, B, T> {
@@ -168,7 +181,7 @@ impl<B: Brand, T: Transport> Room<'_, B, T> {
             inner.waiting.pop_front();
             inner.permits += 1;
             self.number = None;
-            return Look::Permit(inner.first_waker());
+            return Look::Permit(inner.first_waker(), self.stop_waiting());
         }
         let place = inner.waiting.iter_mut().find(|(other, _)| *other == number);
         let old = place.and_then(|(_, place)| place.replace(waker));
@@ -186,7 +199,7 @@ impl<'s, B: Brand, T: Transport> Future for Room<'s, B, T> {
         let mut is_noted = false;
         loop {
             match self.look(context.waker().clone()) {
-                Look::Permit(next) => {
+                Look::Permit(next, _) => {
                     // If the waker below panics, this is dropped, and the room is free again.
                     let permit = Permit { sender: self.sender };
                     // Perhaps there is room for the next task in the line too, so wake it.
@@ -198,21 +211,22 @@ impl<'s, B: Brand, T: Transport> Future for Room<'s, B, T> {
                 Look::First(_) if !is_noted => {}
                 Look::First(_) | Look::InLine(_) => return Poll::Pending,
             }
-            let Place { desk, slot, other } = lock(&*self.sender.inner).sender.place();
+            let place = lock(&*self.sender.inner).sender.place();
+            let Place { desk, slot, other } = &*self.place.insert(place);
             is_noted = true;
             let waited = desk.poll_for(
                 context,
                 |_| None::<Infallible>,
                 |state, waker, mine, after| {
-                    let parked = state.lanes.with(slot, |lane, tally| lane.park_for_room(waker, mine, tally, after));
+                    let parked = state.lanes.with(*slot, |lane, tally| lane.park_for_room(waker, mine, tally, after));
                     parked.unwrap_or(Parked::Yes)
                 },
             );
             if let Poll::Ready(Err(error)) = waited {
                 return Poll::Ready(Err(error));
             }
-            if let Some((desk, watch)) = other {
-                desk.watch(watch, context)?;
+            if let Some((desk, place)) = other {
+                desk.watch(*place, context)?;
             }
         }
     }
@@ -223,7 +237,7 @@ impl<B, T> Drop for Room<'_, B, T> {
         let Some(number) = self.number else { return };
         let mut guard = lock(&*self.sender.inner);
         let Some(at) = guard.waiting.iter().position(|&(other, _)| other == number) else { return };
-        let old = guard.waiting.remove(at);
+        let old = (guard.waiting.remove(at), self.stop_waiting());
         // If this wait was the first in the line, the end of this function wakes the next task, also if the drop of
         // `old` panics.
         let _next = WakeOnDrop(if at == 0 { guard.first_waker() } else { None });

@@ -251,3 +251,221 @@ fn the_receives_come_out_after_closed_has_named_an_uncertain_post() {
     });
     assert!(came, "after every end the receives come out");
 }
+
+/// A sender of one task waits for room: its queue is full, since the peer has no receive. A post of a receive has an
+/// uncertain outcome, which breaks the pair, with both halves at one poller and at two.
+#[test]
+fn who_waits_for_room_of_a_sender_of_its_own_is_woken_when_a_receive_is_uncertain() {
+    for is_split in [false, true] {
+        let fabric = Fabric::new();
+        let context = interlock::Context::open_on(&fabric, "soft0").unwrap();
+        let domain = context.checked_domain().unwrap();
+        let port = domain.context().active_port().unwrap();
+        let [(sends, at_sends), (receives, at_receives)] = [(); 2].map(|()| domain.completion_queue(16).unwrap());
+        let [at_sends, at_receives] = [at_sends, at_receives].map(SharedPoller::new);
+        let limits = Limits { sends: 1, receives: 1, ..Limits::default() };
+        let receives = if is_split { &receives } else { &sends };
+        let pair = || domain.reliable_on(&sends, receives, &limits).unwrap().into_init(&port).unwrap();
+        let (left, _right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
+        let at = if is_split { &at_receives } else { &at_sends };
+        let (mut sender, mut receiver) = SharedPoller::split_on(&at_sends, at, left).unwrap();
+        let [mut of_sends, mut of_receives] = [&at_sends, &at_receives].map(|poller| poller.driver().unwrap());
+        let _sent = sender.send(domain.buffer(8).unwrap()).unwrap();
+        let woken = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        assert!(sender.poll_room(&mut context).is_pending());
+        fabric.inject(Fault::ReceiveKept { errno: libc::EINVAL });
+        let posted = receiver.post(domain.buffer(8).unwrap());
+        assert!(matches!(posted, Err(PostError::Uncertain { .. })));
+        for _ in 0..20 {
+            takes_turns(&mut of_sends);
+            takes_turns(&mut of_receives);
+        }
+        let is_woken = woken.0.load(Ordering::SeqCst) > 0;
+        assert!(sender.poll_room(&mut context).is_ready(), "split: {is_split}");
+        assert!(is_woken, "split: {is_split}");
+    }
+}
+
+/// The poller of the sends has a driver, that of the receives has none, or has lost it. A receive fails. The future
+/// is polled only when it is woken.
+#[test]
+fn who_waits_for_room_sees_a_receive_fail_at_a_poller_without_a_driver() {
+    for had_driver in [false, true] {
+        let (_fabric, domain) = support::own_device!();
+        let port = domain.context().active_port().unwrap();
+        let [(sends, at_sends), (receives, at_receives)] = [(); 2].map(|()| domain.completion_queue(16).unwrap());
+        let [at_sends, at_receives] = [at_sends, at_receives].map(SharedPoller::new);
+        let limits = Limits { sends: 1, receives: 1, ..Limits::default() };
+        let pair = || domain.reliable_on(&sends, &receives, &limits).unwrap().into_init(&port).unwrap();
+        let (left, mut right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
+        let (sender, mut receiver) = SharedPoller::split_on(&at_sends, &at_receives, left).unwrap();
+        let mut driver = at_sends.driver().unwrap();
+        let other = had_driver.then(|| at_receives.driver().unwrap());
+        let shared = sender.into_shared();
+        let (woken, mut room) = waits(&shared);
+        let waker = Waker::from(Arc::clone(&woken));
+        drop(other);
+        let mut seen = woken.0.load(Ordering::SeqCst);
+        // Who was woken by the end of the driver polls once more.
+        assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        receiver.post(domain.buffer(8).unwrap()).unwrap();
+        let mut long = domain.buffer(64).unwrap();
+        long.set_len(64).unwrap();
+        right.post_send(long).unwrap();
+        // As a runtime does: the future is polled after it was woken.
+        assert!((0..50).any(|_| {
+            takes_turns(&mut driver);
+            let before = mem::replace(&mut seen, woken.0.load(Ordering::SeqCst));
+            seen > before && room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
+        }));
+    }
+}
+
+/// A wait for room at two pollers that has ended leaves no waker at the poller of the receives, whose driver sleeps.
+#[test]
+fn a_wait_that_has_ended_leaves_no_waker_at_the_other_poller() {
+    for has_waited in [false, true] {
+        ends_without_a_trace(has_waited);
+    }
+}
+
+fn ends_without_a_trace(has_waited: bool) {
+    let (_fabric, domain) = support::own_device!();
+    let port = domain.context().active_port().unwrap();
+    let [(sends, at_sends), (receives, at_receives)] = [(); 2].map(|()| domain.completion_queue(16).unwrap());
+    let [at_sends, at_receives] = [at_sends, at_receives].map(SharedPoller::new);
+    let limits = Limits { sends: 1, receives: 4, ..Limits::default() };
+    let pair = || domain.reliable_on(&sends, &receives, &limits).unwrap().into_init(&port).unwrap();
+    let peer = domain.reliable(&sends, &Limits { sends: 8, ..limits }).unwrap().into_init(&port).unwrap();
+    let (left, mut right) = connect_to_each_other(&domain, pair(), peer, &ConnectAttributes::default());
+    let (sender, mut receiver) = SharedPoller::split_on(&at_sends, &at_receives, left).unwrap();
+    let _of_sends = at_sends.driver().unwrap();
+    let of_receives = at_receives.driver().unwrap();
+    let shared = sender.into_shared();
+    let permit = block_on(shared.room()).unwrap();
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut room = Box::pin(shared.room());
+    if has_waited {
+        assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    drop(permit);
+    let Poll::Ready(Ok(permit)) = room.as_mut().poll(&mut Context::from_waker(&waker)) else { panic!() };
+    drop(permit);
+    drop((room, waker));
+    // Nobody waits any more. The driver of the receives should sleep while messages come.
+    let thread = thread::spawn(move || of_receives.run_on_thread().unwrap());
+    thread::sleep(Duration::from_millis(50));
+    let PollerCounters { turns: before, .. } = at_receives.counters();
+    let mut messages = 0;
+    for _ in 0..4 {
+        receiver.post(domain.buffer(8).unwrap()).unwrap();
+        right.post_send(domain.buffer(8).unwrap()).unwrap();
+        thread::sleep(Duration::from_millis(20));
+        messages += usize::from(poll_once(&mut Box::pin(receiver.next())).is_ready());
+    }
+    let PollerCounters { turns: after, .. } = at_receives.counters();
+    let kept = Arc::strong_count(&woken) - 1;
+    drop((shared, receiver, at_sends, at_receives));
+    let ends = support::eventually(|| thread.is_finished());
+    assert!(ends, "the driver of the receives does not end");
+    assert_eq!(kept, 0, "waited: {has_waited}, {messages} messages");
+    // The queue may still be armed from the wait.
+    assert!(after - before <= u64::from(has_waited), "{} turns for nobody", after - before);
+}
+
+/// A receiver that posts by itself keeps a message for its next call, since a waker has panicked. The program
+/// closes the pair instead.
+#[test]
+fn a_message_that_is_kept_comes_out_of_closed() {
+    let (fabric, domain) = support::own_device!();
+    let port = domain.context().active_port().unwrap();
+    let (queue, poller) = domain.completion_queue(16).unwrap();
+    let poller = SharedPoller::new(poller);
+    let mut driver = poller.driver().unwrap();
+    let limits = Limits { sends: 1, receives: 4, ..Limits::default() };
+    let pair = || domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+    let (left, mut right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
+    let (sender, mut receiver) = poller.split(left).unwrap();
+    let classes = vec![SizeClass { len_bytes: 8, count: 2 }];
+    let pool = domain.pool(&PoolOptions { classes, growth: Growth::Never, ..PoolOptions::default() }).unwrap();
+    receiver.refill_from(&pool, 8, 1).unwrap();
+    let shared = sender.into_shared();
+    mem::forget(block_on(shared.room()).unwrap());
+    let panicking = Waker::from(Arc::new(Panicking));
+    let mut room = Box::pin(shared.room());
+    assert!(room.as_mut().poll(&mut Context::from_waker(&panicking)).is_pending());
+    right.post_send(domain.buffer(8).unwrap()).unwrap();
+    for _ in 0..4 {
+        let _ = catch_unwind(AssertUnwindSafe(|| takes_turns(&mut driver)));
+    }
+    fabric.inject(Fault::ReceiveKept { errno: libc::EINVAL });
+    let panicked = catch_unwind(AssertUnwindSafe(|| poll_once(&mut Box::pin(receiver.next())).is_ready()));
+    assert!(panicked.is_err(), "set up");
+    drop(room);
+    let sender = shared.try_into_sender().unwrap();
+    let closed = sender.close(receiver).unwrap().now();
+    let messages = closed.receives.into_iter().filter_map(|found| found.check().ok()).count();
+    assert_eq!(messages, 1, "the message that no task has got");
+}
+
+/// Closings that have destroyed their pair and not ended. All pairs have the same number. A receive of the last one
+/// fails.
+#[test]
+fn many_pairs_of_one_number_are_no_matter() {
+    let fabric = Fabric::with_profile(Profile::Rxe);
+    let context = interlock::Context::open_on(&fabric, "soft0").unwrap();
+    let domain = context.checked_domain().unwrap();
+    let port = domain.context().active_port().unwrap();
+    let [(qa, a), (qb, b), (qd, _d)] = [(); 3].map(|()| domain.completion_queue(64).unwrap());
+    let [a, b] = [a, b].map(SharedPoller::new);
+    let [_at_a, mut at_b] = [&a, &b].map(|poller| poller.driver().unwrap());
+    let limits = Limits { sends: 1, receives: 1, ..Limits::default() };
+    let attributes = ConnectAttributes::default();
+    let panicking = Waker::from(Arc::new(Panicking));
+    let mut number = None;
+    let mut closings = Vec::new();
+    let right = domain.reliable(&qd, &limits).unwrap().into_init(&port).unwrap();
+    let mut right = Some(right);
+    let mut rights = Vec::new();
+    for at in 0..20 {
+        let left = domain.reliable_on(&qa, &qb, &limits).unwrap().into_init(&port).unwrap();
+        let peer = right.take().unwrap_or_else(|| domain.reliable(&qd, &limits).unwrap().into_init(&port).unwrap());
+        let (left, mut peer) = connect_to_each_other(&domain, left, peer, &attributes);
+        let same = *number.get_or_insert(left.number());
+        assert_eq!(left.number(), same, "{at}");
+        let (sender, mut receiver) = SharedPoller::split_on(&a, &b, left).unwrap();
+        let shared = sender.into_shared();
+        let permit = block_on(shared.room()).unwrap();
+        let woken = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut room = Box::pin(shared.room());
+        assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        if at == 19 {
+            receiver.post(domain.buffer(8).unwrap()).unwrap();
+            let mut long = domain.buffer(64).unwrap();
+            long.set_len(64).unwrap();
+            peer.post_send(long).unwrap();
+            let polled = catch_unwind(AssertUnwindSafe(|| {
+                for _ in 0..10 {
+                    takes_turns(&mut at_b);
+                }
+            }));
+            assert!(polled.is_ok(), "the driver panics");
+            assert!(woken.0.load(Ordering::SeqCst) > 0);
+            return;
+        }
+        drop((room, permit));
+        let mut sender = shared.try_into_sender().unwrap();
+        let mut sent = sender.send(Inline(b"")).unwrap();
+        assert!(Pin::new(&mut sent).poll(&mut Context::from_waker(&panicking)).is_pending());
+        fabric.inject(Fault::FlushWithheld);
+        let mut closing = sender.close(receiver).unwrap().within(Duration::ZERO);
+        assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut closing).is_ready())).is_err());
+        fabric.heal();
+        closings.push((closing, sent));
+        rights.push(peer);
+    }
+}

@@ -2,8 +2,8 @@
 //! late. The same tests run on every device.
 
 use interlock::aio::{
-    Connection, Driver, End, LentSender, Posted, Receiver, ReceivesError, RefillError, RequestError, Sender,
-    SharedPoller, SharedSender, block_on,
+    Connection, Driver, End, LentSender, PollerCounters, Posted, Receiver, ReceivesError, RefillError, RequestError,
+    Sender, SharedPoller, SharedSender, block_on,
 };
 use interlock::attributes::ConnectAttributes;
 use interlock::error::PostAllCause;

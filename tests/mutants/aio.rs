@@ -91,17 +91,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
         without: "the brand of a sender",
         changes: &[("aio/connection.rs", "self.sender.send(memory)", "self.sender.send_of_domain(memory)"), (
             "aio/sender.rs",
-            "    pub fn send<M: SendMemory<B> + Returned<B>>(&mut self, memory: M) -> Result<Posted<B, M::Back>, PostError<M>>
+            "    pub fn send<R: SendMemory<B> + Returned<B>>(&mut self, memory: R) -> Result<Posted<B, R::Back>, PostError<R>>
     where
         T: Carries<request::Send>,
     {",
             "    pub fn send<C>(&mut self, _: Buffer<C>) -> Result<Posted<B, Buffer<B>>, PostError<Buffer<C>>> {
                 unimplemented!()
             }
-            pub(super) fn send_of_domain<M: SendMemory<B> + Returned<B>>(
+            pub(super) fn send_of_domain<R: SendMemory<B> + Returned<B>>(
                 &mut self,
-                memory: M,
-            ) -> Result<Posted<B, M::Back>, PostError<M>>
+                memory: R,
+            ) -> Result<Posted<B, R::Back>, PostError<R>>
     where
         T: Carries<request::Send>,
     {",

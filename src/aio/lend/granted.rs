@@ -71,6 +71,7 @@ impl<B> Hold<B> {
         shared.with(|core| core.watch(self.id));
         let returning = Returning { shared, id: self.id };
         returning.shared.change(|core| core.give_back(self.id, pass_on_to));
+        drop(self);
         returning
     }
 }
@@ -176,19 +177,18 @@ impl<B: Brand> Lending<B> {
             Some(answer) => Some(Some(answer)),
             None => (!core.is_open()).then_some(None),
         });
-        let answer = answer.await;
-        drop(waiting);
-        match answer {
+        let answer = match answer.await {
             None => Err(AskError::Closed),
             Some(Answer::Refused(why)) => Err(AskError::Refused(why)),
             Some(Answer::TooLittle) => Err(AskError::TooLittle),
-            Some(Answer::Granted(grant)) => {
-                let hold = Hold::new(self, &grant);
-                // This does not fail: the record is valid, and `Holder::grant` has checked that its rights include `A`.
-                let region = RemoteRegion::from_bytes(grant.region.bytes()).map_err(|_| AskError::TooLittle)?;
-                Ok(Granted { hold, region })
-            }
-        }
+            Some(Answer::Granted(grant)) => Ok((Hold::new(self, &grant), grant)),
+        };
+        // This wakes. If a waker panics, the hold is dropped, which returns the grant.
+        drop(waiting);
+        let (hold, grant) = answer?;
+        // This does not fail: the record is valid, and `Holder::grant` has checked that its rights include `A`.
+        let region = RemoteRegion::from_bytes(grant.region.bytes()).map_err(|_| AskError::TooLittle)?;
+        Ok(Granted { hold, region })
     }
 
     /// The next memory that the peer lends without being asked; `None` after the end of the connection.

@@ -119,11 +119,10 @@ impl<B: Brand> LendingReceiver<B> {
     /// [`MessageError`].
     pub async fn next(&mut self) -> Option<Result<Success<B>, MessageError<B>>> {
         let Self { lending, receiver, outbound, mark, in_a_row, error } = self;
-        let mut sending = pin!(outbound.send_all(lending, *mark));
-        let mut is_sending = true;
-        poll_fn(|context| {
-            if is_sending && sending.as_mut().poll(context).is_ready() {
-                is_sending = false;
+        let mut sending = pin!(Some(outbound.send_all(lending, *mark)));
+        let next = poll_fn(|context| {
+            if sending.as_mut().as_pin_mut().is_some_and(|sending| sending.poll(context).is_ready()) {
+                sending.set(None);
             }
             loop {
                 if let Some(error) = error.take() {
@@ -160,8 +159,11 @@ impl<B: Brand> LendingReceiver<B> {
                 drop(receiver.post(buffer));
                 drop(wakes);
             }
-        })
-        .await
+        });
+        let next = next.await;
+        // This may wake. If a waker panics, `next` is dropped; a value that is being returned would be leaked.
+        sending.set(None);
+        next
     }
 
     /// Obeys control messages until the connection ends or no receive is posted. For a program that sends no messages
@@ -208,7 +210,10 @@ impl<B: Brand> Outbound<B> {
         loop {
             lending.shared.wait(|core| core.has_outgoing().then_some(())).await;
             while self.idle.is_empty() {
-                let Some(first) = self.sending.front_mut() else { return };
+                // Nothing can be sent any more if all buffers were lost in panics of the program's code.
+                let Some(first) = self.sending.front_mut() else {
+                    return lending.shared.change(|core| core.lose_peer());
+                };
                 let sent = poll_fn(|context| Pin::new(&mut *first).poll(context)).await;
                 self.sending.pop_front();
                 match sent {

@@ -1,3 +1,5 @@
+//! Rule A7: a sender that is lent does not wait.
+
 use interlock::Brand;
 use interlock::aio::SharedSender;
 

@@ -1,8 +1,10 @@
+//! Rule A8: a sender that is lent is not exchanged for another one.
+
 use interlock::Brand;
 use interlock::aio::{Sender, SharedSender};
 
-fn exchange<B: Brand>(shared: &mut SharedSender<B>, other: Sender<B>) {
-    *shared = other.into_shared();
+fn exchange<B: Brand>(shared: &SharedSender<B>, other: &mut Sender<B>) {
+    shared.with(|sender| assert_eq!(sender.number(), other.number()));
 }
 
 fn main() {}

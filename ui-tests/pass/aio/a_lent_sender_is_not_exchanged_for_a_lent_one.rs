@@ -1,3 +1,5 @@
+//! Rule A8: a sender that is lent is not exchanged for another one.
+
 use interlock::Brand;
 use interlock::aio::SharedSender;
 
