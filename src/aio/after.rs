@@ -91,7 +91,7 @@ pub(super) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
             self.0.by_ref().for_each(Waker::wake);
         }
     }
-    // If a waker panics, the drop of `rest` wakes the others.
+    // If a waker panics, the drop of `rest` runs the remaining wakers.
     let mut rest = Rest(wakers.into_iter());
     rest.0.by_ref().for_each(Waker::wake);
 }

@@ -63,8 +63,9 @@ pub struct Closing<B: Brand, T: Transport = ReliableConnection> {
 
 /// A pair in Error with requests in flight.
 struct Ending<B: Brand, T: Transport> {
-    // Declared before the lanes, and so dropped before them. Each lane is a handle of the poller, and the drop of the
-    // last handle can end the driver. In this order the driver still learns that the pair is gone.
+    // Declared before the lanes, and so dropped before them. The drop of `pair` sends mail to the poller, and the drop
+    // of the lanes can then end the driver. In this order the driver reads the mail before it ends, and can free what
+    // the pair had in flight.
     pair: Option<QueuePair<B, ReadyToSend, T>>,
     sends: LaneHandle<B>,
     receives: LaneHandle<B>,
@@ -226,7 +227,8 @@ impl<B: Brand, T: Transport> Future for Closing<B, T> {
             };
             ending.destroy(has_drained);
         }
-        // `settle_left` runs wakers. If one panics, the next poll of this future goes on at this line.
+        // `settle_left` runs wakers. If one panics, `drained` is already set, so the next poll of this future does not
+        // wait again, and calls `settle_left` again.
         ending.settle_left();
         Poll::Ready(this.ending.take().map_or_else(nothing, Ending::into_closed))
     }

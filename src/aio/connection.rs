@@ -259,8 +259,9 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
         };
         failed.map(|failed| {
             let end = self.link.end_with(self.sender.number(), failed.map_or_else(End::Queue, End::Failed));
-            // A post of uncertain outcome breaks the pair, but does not move it to Error. So move it now, to flush its
-            // requests.
+            // A post of uncertain outcome breaks the pair, but does not move it to Error. So move the pair now, which
+            // flushes its requests. After `End::Queue` that is of no use: no completion can come out of the queue any
+            // more.
             if !matches!(end, End::Queue(_)) {
                 let _ = self.sender.abort();
             }

@@ -436,8 +436,8 @@ impl<B> Desk<B> {
             match attempt {
                 Attempt::Again => {}
                 Attempt::Failed(_, wakers) => return wake_all(wakers),
-                // The attempt ended before it had armed the queue, and perhaps there are more completions. If there is
-                // a driver, wake it to go on polling.
+                // The attempt has not armed the queue, so perhaps no event will come. If there is a driver, wake it to
+                // go on polling and to arm the queue. Without a driver, the next task that polls finds the completion.
                 Attempt::Yield => {
                     if let Some(driver) = self.with(State::take_driver) {
                         driver.wake();
@@ -567,9 +567,9 @@ impl<B> State<B> {
             if after.is_empty() && self.may_release() && completion.is_success() && is_wanted(self, completion.id()) {
                 return Some(completion);
             }
-            // If somebody waits, the wanted completion is perhaps in its place by now, so look there below. If nobody
-            // waits, it is returned above as soon as it is polled, unless it failed, or mail or `after` prevents that.
-            // Then the caller's slow path finds it.
+            // While somebody waits, `may_release` is false as long as the poller holds completions. So the wanted
+            // completion may have to go to its place, and `kept` below takes it from there. While nobody waits, the
+            // wanted completion goes to its place only in rare cases, and then the caller's slow path finds it.
             let may_be_in_place = self.lanes.tally.waits > 0;
             self.settle(completion, after);
             if may_be_in_place
@@ -626,7 +626,7 @@ impl<B> State<B> {
                 Err(_) => return Attempt::Yield,
             }
             // If there is a `next_timer`, the queue must be polled after that time even without an event. Wake the
-            // driver, so that it sleeps no longer.
+            // driver, so that it reads the timer before it sleeps again.
             if self.poller.next_timer().is_some()
                 && let Some(driver) = self.take_driver()
             {
@@ -668,8 +668,8 @@ impl<B> State<B> {
             }
             match self.poll(after) {
                 Ok(Some(completion)) => self.settle(completion, after),
-                // If pairs are gone, the poll moves their shared receive queues into `after`. If `after` then has no
-                // room, perhaps some of them are left: the caller runs `after` and tries again.
+                // The poll moves the shared receive queues of pairs that are gone into `after`. If `after` is full now,
+                // the poller perhaps still keeps such queues. So the caller runs `after` and tries again.
                 Ok(None) if !after.has_room() => return Settled::NoRoom,
                 Ok(None) => return Settled::Done,
                 Err(error) => return Settled::Failed(error),
@@ -777,7 +777,8 @@ impl<B> State<B> {
         let before = self.timers.set(timer, waker);
         match self.driver {
             DriverState::Absent => SetTimer { before, driver: None, is_driven: false },
-            // This timer is now the first to be over. Wake the driver, which perhaps sleeps longer than that.
+            // This timer is new, and is the first to be over. Wake the driver, which perhaps sleeps longer than that.
+            // If `before` is a waker, the timer is not new, and the driver knows the timer already.
             DriverState::Present(_) if before.is_none() && self.timers.is_next(timer) => {
                 SetTimer { before, driver: self.take_driver(), is_driven: true }
             }

@@ -109,8 +109,8 @@ impl<B> Lanes<B> {
             lane.pair = Some(ids.pair);
             lane.generation = self.generations;
             lane.first = Some(ids.first);
-            // If the handle of the last work queue has not ended, keep what that queue has left: the end of the handle
-            // takes it.
+            // `left` is what the previous work queue in this slot has left. If the handle of that queue has not ended,
+            // keep `left` in `leaving`: the end of that handle takes it from there.
             if !has_ended && let Some(left) = left.take() {
                 self.leaving.push((before, left));
             }
@@ -131,8 +131,8 @@ impl<B> Lanes<B> {
             return None;
         }
         let mut left = lane.end(next, &mut self.tally);
-        // This append needs no limit of its own: `of_next` has at most as many completions as the completion queue has
-        // room for.
+        // This append has no limit. `of_next` has only receives of a new work queue in the same slot. They completed
+        // after the old pair was destroyed and before this lane ended, which is usually a short time.
         self.unclaimed.append(&mut left.of_next);
         Some((left, lane.pair))
     }
@@ -169,8 +169,8 @@ impl<B> Lanes<B> {
             } else if id.key().is_send() {
                 sends.push(completion);
             } else {
-                // Only count the failure. When the completion came, `State::settle` woke the tasks that the end of the
-                // pair concerns. `place` wakes nobody, since nobody waits at the new lane yet.
+                // Only count the failure. When the completion came, `State::settle` woke the tasks that wait for the
+                // end of the pair. Nobody waits at the new lane yet, so `place` wakes nobody.
                 if !completion.is_success() {
                     self.count_failure(id);
                 }

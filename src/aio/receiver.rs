@@ -22,7 +22,9 @@ use std::task::{Context, Poll, ready};
 ///
 /// The future of a wait holds no buffer, so it may be dropped at any time.
 pub struct Receiver<B, T = ReliableConnection> {
-    // Dropped before the lane: after the drop of the lane perhaps no driver is left to learn that the pair is gone.
+    // Declared before `lane`, and so dropped before `lane`. The drop of the pair's last half sends mail to the poller,
+    // and the drop of `lane` can then end the driver. In this order the driver reads the mail before it ends, and can
+    // free what the pair had in flight.
     half: ReceiveHalf<B, T>,
     lane: LaneHandle<B>,
     /// The fewest receives that were posted when one was taken; `u32::MAX` before the first.
@@ -178,8 +180,8 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         if let Some(kept) = self.kept.take() {
             return Poll::Ready(Some(checked(Ok(kept))));
         }
-        // If an earlier call left a wait for a buffer, the pool has perhaps set a buffer aside for it. Post that buffer
-        // first. If it cannot be posted, the loop below finds out why.
+        // Perhaps an earlier call has left a wait for a buffer, and the pool has set a buffer aside for that wait. Post
+        // that buffer first. The result is ignored: if the buffer cannot be posted, the loop below finds out why.
         if self.refill.as_ref().is_some_and(|refill| refill.waits()) {
             let _ = self.poll_refill(context);
         }

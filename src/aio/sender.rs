@@ -458,8 +458,9 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
         T: Carries<K>,
     {
         let first = self.half().next_id();
-        // `split_off` allocates, so call it only if room is kept for other tasks and the items do not all fit into the
-        // rest of the room.
+        // The half's `post_all` stops when the queue is full, but does not know that room is kept for other tasks. So
+        // if room is kept, first move the items that do not fit into the rest of the room from `items` to `rest`. If
+        // the pair is broken, move none: the half's `post_all` then fails and says why.
         let most = self.free() as usize;
         let leaves_some = self.mode.kept(KEY) > 0 && most < items.len() && !self.is_broken();
         let rest = if leaves_some { items.split_off(most) } else { Vec::new() };
@@ -467,8 +468,8 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
         match posting.sender.half_mut().post_all(posting.items, make) {
             Ok(_) => Ok(posting.done()),
             Err(error) => {
-                // This drop wakes tasks, and a waker may panic. At this point, such a panic drops `error`. A value that
-                // is already being returned would be leaked.
+                // The drop of `posting` wakes tasks, and a waker may panic. If that happens here, `error` is dropped,
+                // too. At the end of the function `error` is already being returned, and a panic would leak `error`.
                 drop(posting);
                 Err(error)
             }
@@ -561,7 +562,7 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>, X> Drop for Posting<'_, B, T, 
     fn drop(&mut self) {
         if !self.is_done {
             let posted = Some(self.end());
-            // If the failure has broken the pair, the tasks that wait for that are woken too.
+            // If the pair is broken now, also wake the tasks that wait for the end of the pair.
             let broken = self.sender.is_broken().then(|| self.sender.lane().broken());
             self.sender.mode.wake(Waking { posted, broken }, KEY);
         }

@@ -33,7 +33,9 @@ pub(super) mod sealed {
 
 /// How a [`Sender`](super::Sender) of one task has its half: for itself.
 pub struct Owned<B, T> {
-    // Dropped before the lane: after the drop of the lane perhaps no driver is left to learn that the pair is gone.
+    // Declared before `lane`, and so dropped before `lane`. The drop of the pair's last half sends mail to the poller,
+    // and the drop of `lane` can then end the driver. In this order the driver reads the mail before it ends, and can
+    // free what the pair had in flight.
     pub(super) half: SendHalf<B, T>,
     pub(super) lane: LaneHandle<B>,
 }

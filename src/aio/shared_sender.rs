@@ -66,13 +66,15 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
     /// they cannot use any. If no other room is left, they fail with
     /// [`PostError::QueueFull`](crate::PostError::QueueFull).
     pub fn with<R>(&self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {
-        // Declared before the guard, so it is dropped, and wakes, after the guard, also if `f` panics.
+        // Declared before `inner`, and so dropped after `inner`, even if `f` panics. The drop of `deferred` wakes
+        // tasks, which must not happen under the lock.
         let mut deferred = Deferred::none();
         let mut inner = lock(&*self.inner);
         let promised = if inner.waiting.is_empty() { inner.permits } else { u32::MAX };
         let result = f(&mut inner.sender.lend(promised, &mut deferred));
         drop(inner);
-        // If a waker panics, `result` is dropped; a value that is being returned would be leaked.
+        // Drop `deferred` here, and not at the end of the function. If a waker panics here, `result` is dropped. At the
+        // end `result` is already being returned, and a panic would leak `result`.
         drop(deferred);
         result
     }
@@ -255,7 +257,8 @@ pub struct Permit<'s, B, T = ReliableConnection> {
 impl<B: Brand, T: Transport> Permit<'_, B, T> {
     /// Lends the sender to `f`, whose first post has room. See [`SharedSender::with`].
     pub fn with<R>(self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {
-        // Declared before the guard, so it is dropped, and wakes, after the guard, also if `f` panics.
+        // Declared before `guard`, and so dropped after `guard`, even if `f` panics. The drop of `deferred` wakes
+        // tasks, which must not happen under the lock.
         let mut deferred = Deferred::none();
         let mut guard = lock(&*self.sender.inner);
         mem::forget(self);
@@ -265,7 +268,8 @@ impl<B: Brand, T: Transport> Permit<'_, B, T> {
         let kept = if guard.waiting.is_empty() { guard.permits } else { guard.keep_for_line(&mut deferred) };
         let result = f(&mut guard.sender.lend(kept, &mut deferred));
         drop(guard);
-        // If a waker panics, `result` is dropped; a value that is being returned would be leaked.
+        // Drop `deferred` here, and not at the end of the function. If a waker panics here, `result` is dropped. At the
+        // end `result` is already being returned, and a panic would leak `result`.
         drop(deferred);
         result
     }
@@ -273,7 +277,8 @@ impl<B: Brand, T: Transport> Permit<'_, B, T> {
 
 impl<B, T> Drop for Permit<'_, B, T> {
     fn drop(&mut self) {
-        // Declared before the guard, so it is dropped after the guard.
+        // Declared before `guard`, and so dropped after `guard`. The drop of `_wake_first` wakes a task, which must not
+        // happen under the lock.
         let _wake_first;
         let mut guard = lock(&*self.sender.inner);
         guard.permits -= 1;

@@ -43,8 +43,8 @@ struct Calling {
 
 impl Drop for Calling {
     fn drop(&mut self) {
-        // If the thread was not joined, nobody polls the identifier any more. Then its events must not wake an event
-        // loop.
+        // If the thread was not joined, the program has given up the connect, and nobody polls the identifier any more.
+        // So the events of the identifier must not wake an event loop from now on.
         if self.thread.is_some() {
             self.events.set_polled(false);
         }
@@ -90,7 +90,8 @@ impl<B: Brand, T: Reliable> Asked<B, T> {
             };
             if let Err(error) = connected {
                 // `add_failure` puts the event into the `MailBox` of the identifier, and then wakes the task that waits
-                // for it. If that waker panics, the event is not lost.
+                // for the event. If that waker panics, the event is not lost. The panic is caught, so that this thread
+                // still returns the identifier and the pair.
                 let told = catch_unwind(AssertUnwindSafe(|| id.events.add_failure(&error)));
                 mem::forget(told); // the drop of the panic's value may panic again
             }

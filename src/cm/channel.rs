@@ -346,7 +346,8 @@ impl Inbox {
         for _ in 0..BATCHES {
             let (mut mail, failed) = self.sort(self.lock());
             match (mail.take(key), failed) {
-                // Return the event even if `sort` has failed. If the failure lasts, the next call returns it.
+                // Return the event even if `sort` has failed. If the channel goes on failing, the next call returns the
+                // error.
                 (Some(event), _) => return Ok(Some(event)),
                 (None, Some(error)) => return Err(error),
                 (None, None) if mail.may_have_more => {}
@@ -377,7 +378,8 @@ impl Inbox {
             let failed;
             (mail, failed) = self.sort(mail);
             match (mail.take(key), failed) {
-                // Return the event even if `sort` has failed. If the failure lasts, the next call returns it.
+                // Return the event even if `sort` has failed. If the channel goes on failing, the next call returns the
+                // error.
                 (Some(event), _) => return Ok(Some(event)),
                 (None, Some(error)) => return Err(error),
                 (None, None) => {}
@@ -392,9 +394,9 @@ impl Inbox {
                 mail = self.lock();
                 continue;
             }
-            // A sleep on `turn` must end at the next timer, too. The thread that sleeps on the descriptor perhaps does
-            // not know this timer, because the timer was set after that thread fell asleep. Then the soft device makes
-            // the descriptor readable to wake that thread, but `sort` in this thread can make it unreadable again.
+            // A sleep on `turn` must end at the next timer, too. If another thread fell asleep on the descriptor before
+            // the timer was set, that thread does not know the timer. The soft device makes the descriptor readable to
+            // wake that thread, but `sort` in this thread can make the descriptor unreadable before that thread wakes.
             let at_most = self.raw.next_timer().map_or(left, |timer| left.min(timer));
             if mail.has_sleeper {
                 mail = self.turn.wait_timeout(mail, at_most).unwrap_or_else(PoisonError::into_inner).0;
@@ -530,7 +532,8 @@ impl Drop for Identifier {
         if self.raw.ends_with_event() {
             // The peer's answer to the connect or accept of this identifier is perhaps in the channel. If `poll` takes
             // the answer, the drop of `raw` destroys the identifier at once. Otherwise the thread that takes the answer
-            // does that later. An error is ignored: if it lasts, the next thread that takes an event gets it.
+            // later destroys the identifier. An error is ignored: if it lasts, the next thread that takes an event gets
+            // it.
             drop(self.events.poll());
         }
         self.events.inbox.end(self.events.key);

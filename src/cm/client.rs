@@ -394,12 +394,13 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
         let (cause, had_stream) = match error.errno() {
             libc::ECONNREFUSED => (Cause::rejected(-libc::ECONNREFUSED, Vec::new()), false),
             libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH => (id.events.cause_of(error), false),
-            // The listener has ended.
+            // TCP was connected, and then the listener ended.
             libc::ECONNRESET | libc::EPIPE => (Cause::PeerGone(error), true),
             _ => (id.events.cause_of(error), true),
         };
-        // ASSUMPTION: where the provider promises it, the device does nothing to the pair without a TCP stream, now or
-        // later. The query is a second look, and not every device reports that it has moved the pair.
+        // ASSUMPTION: without a TCP stream, the device does nothing to the pair, now or later, if the provider promises
+        // that (`is_spared_by_failed_connects`). The query looks whether the device has moved the pair all the same.
+        // But not every device reports such a move.
         let is_moved =
             had_stream || !pair.is_spared_by_failed_connects() || matches!(pair.query_state(), Ok(DeviceState::Error));
         Failed { value: after_failure(pair, is_moved), cause }

@@ -113,8 +113,9 @@ impl Link {
     }
 
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
-        // After the end of the connection there is nothing to wait for. But still look for an event, since that also
-        // takes the events of the other identifiers from the channel.
+        // After the end of the connection there is nothing to wait for. But still call `next`, since it also takes the
+        // events of the other identifiers from the channel. Otherwise the descriptor of the channel could stay
+        // readable.
         let patience = if self.end.is_some() { Patience::None } else { patience };
         loop {
             let found = match next(&self.id.events, Phase::Connected, patience) {

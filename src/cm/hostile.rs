@@ -275,8 +275,8 @@ fn ends_in_between(victim: &mut Victim) {
         match accepting.wait(if how == 0 { WAIT } else { SHORT }) {
             Err(failed) => {
                 let is_known = match failed.cause {
-                    // The peer has not established the connection. If `how` is 1, the peer has disconnected, but a
-                    // disconnect before the connection is established perhaps has no effect.
+                    // The peer has kept its identifier, but has not established the connection. If `how` is 1, the peer
+                    // has called `rdma_disconnect`, which perhaps has no effect before the connection is established.
                     Cause::TimedOut(_) => how > 0 && moment != AfterTheConnection,
                     Cause::Rejected { .. } | Cause::Disconnected | Cause::Failed(_) => how < 2,
                     _ => false,
@@ -284,8 +284,8 @@ fn ends_in_between(victim: &mut Victim) {
                 assert!(is_known, "{moment:?} {how}: {failed:?}");
                 assert!(matches!(failed.value, AnyQueuePair::Errored(_)), "{failed:?}");
             }
-            // Here too, the peer has perhaps not established the connection: on iWARP, the accept alone connects the
-            // victim's side.
+            // The peer has perhaps not established the connection: on iWARP, the accept alone connects the victim's
+            // side. So if the peer disconnects before `AfterTheAnswer`, the victim perhaps sees no end.
             Ok(mut connection) => {
                 end(AfterTheConnection);
                 let must_end = how == 0 || how == 1 && moment >= AfterTheAnswer;

@@ -99,8 +99,9 @@ impl<K> Listener<K> {
     }
 
     fn take(&mut self, patience: Patience) -> Result<Option<Request<K>>, CmError> {
-        // After the removal of the device no request comes, so do not wait for one. But still look for an event, since
-        // that also takes the events of the other identifiers from the channel.
+        // After the removal of the device no request comes, so do not wait for one. But still call `next`, since it
+        // also takes the events of the other identifiers from the channel. Otherwise the descriptor of the channel
+        // could stay readable.
         let patience = if self.is_removed { Patience::None } else { patience };
         loop {
             match next(&self.id.events, Phase::Listening, patience)? {
@@ -113,7 +114,7 @@ impl<K> Listener<K> {
                 Some((_, event)) => {
                     let Some(new) = event.request else { continue };
                     let id = Identifier::of_request(new, &self.id);
-                    // If the request has no device, that device was removed. Ignore such a request.
+                    // `None`: the device that received the request was removed. Ignore such a request.
                     let Some(device) = id.raw.device() else { continue };
                     let EventParameters { private_data, responder_resources, initiator_depth, .. } = event.parameters;
                     let asked = [responder_resources, initiator_depth].map(|depth| ReadDepth::saturating(depth.into()));

@@ -368,7 +368,8 @@ impl PollState {
     fn resolve_unmatched(&mut self, control: &Control) {
         if control.mailbox.has_mail() {
             self.read_mail(control);
-            // `read_mail` cleared the flag. It is set again, so that a later call does the rest of `poll_with_mail`.
+            // `read_mail` has cleared the flag. Set the flag again: a later call must still do what `poll_with_mail`
+            // does after `read_mail`, such as returning the requests of orphans.
             control.mailbox.flag();
         } else if let Some(wc) = self.end.peek() {
             // The destroy of a shared receive queue gave its requests back. So a late completion of one of them is no

@@ -155,7 +155,7 @@ impl<B: Brand> LendingReceiver<B> {
                     }
                 };
                 *in_a_row += 1;
-                // If the pair is broken, the next receive says so.
+                // If the post fails, its buffer is dropped. If the pair is broken, the next `poll_next` reports that.
                 drop(receiver.post(buffer));
                 drop(wakes);
             }

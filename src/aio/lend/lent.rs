@@ -188,9 +188,9 @@ impl<B: Brand, A: Exposed, M: Memory> Deref for Lent<B, A, M> {
 
 impl<B: Brand, A: Exposed, M: Memory> Drop for Lent<B, A, M> {
     fn drop(&mut self) {
-        // If the device refuses twice to deregister the memory, the drop of the lease tries a third time. If the device
-        // refuses again, the memory is leaked, and the peer keeps its access. The result of the third try is unknown
-        // here, so after two refusals the memory goes on counting against the quota.
+        // This calls `end` twice at most. If the device refuses twice, `ended` holds the lease, and the drop of `ended`
+        // tries a third time. If the third try fails, the memory is leaked, and the peer keeps its access. The result
+        // of the third try is unknown here, so after two refusals the memory goes on counting against the quota.
         let ended = self.lease.take().map(|lease| lease.end().or_else(|error| error.region.end()));
         if let Some(Ok(_)) = ended {
             self.lending.shared.change(|core| core.end(self.id));

@@ -164,8 +164,8 @@ fn two_honest_sides_agree_on_every_grant() {
     for seed in 0..ROUNDS / 4 + 1 {
         let mut random = Random::new(seed);
         let sides = [0, 1].map(|_| Shared::new(Quota { bytes: 100, grants: 3 }, 4, Duration::ZERO));
-        // Each has one list for each side. `lent`: the grants of that side that it has not ended. `asks`: its requests
-        // that are not answered. `held`: the grants of the other side that it holds.
+        // `lent`, `asks` and `held` have one list for each side. `lent`: the grants of that side that it has not ended.
+        // `asks`: its requests that are not answered. `held`: the grants of the other side that it holds.
         let (mut lent, mut asks, mut held) =
             ([const { Vec::new() }; 2], [const { Vec::new() }; 2], [const { Vec::new() }; 2]);
         for _ in 0..300 {
@@ -326,7 +326,7 @@ fn a_peer_that_asks_and_returns_fills_no_memory() {
     assert_eq!(last, Err(Violation::Flood));
     let waiting = std::iter::from_fn(|| shared.with(Core::take_outgoing)).count();
     assert_eq!(waiting, 64 + 1);
-    // The waiting messages are taken for sending now, so the peer is allowed to ask again.
+    // All waiting messages were taken for sending above, so the peer is allowed to ask again.
     let ask = Control::Ask { nonce: number(1001), bytes: number(8), rights: 2, duration: Duration::ZERO };
     assert_eq!(shared.with(|core| core.receive(&ask.to_bytes())), Ok(()));
 }
@@ -357,7 +357,7 @@ fn a_grant_that_ends_before_it_was_sent_is_not_sent() {
     shared.with(|core| core.end(id));
     assert_eq!(next(), Some(Control::Refused { nonce: number(3), why: Refusal::Declined }));
     assert_eq!(next(), None);
-    // The last grant ends only after its message was taken for sending. Now the peer gets the grant, so a second
+    // The next grant ends only after its message was taken for sending. So the peer gets the grant, and a second
     // message must tell the peer of the end.
     let id = shared.with(|core| core.lend(None, record(8), None)).unwrap();
     assert!(matches!(next(), Some(Control::Grant { .. })));
