@@ -106,8 +106,9 @@ impl<'d> Retirement<'d> {
             let entry = requests.into_last();
             return (Ended::succeeded(id, &entry, origin, wc), entry);
         }
-        // The failure is recorded before the request leaves the ledger. After that the program can see that the pair is
-        // drained, and can reset it. A failure recorded later would count against the pair after the reset.
+        // The failure is recorded before the request leaves the ledger. Once the request has left, the program can see
+        // that the pair is drained, and can reset it. A failure recorded after the reset would count against the pair
+        // in its next use.
         let first = statuses.note(WorkId::from_raw(last), id.key().kind(), Status::from_raw(wc.status.0));
         (Ended::failed(id, origin.qpn(), wc, first), requests.into_last())
     }

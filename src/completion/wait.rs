@@ -183,9 +183,9 @@ impl<B> Source for Waiting<'_, B> {
             {
                 return Ok(());
             }
-            // No event came: a signal or the end of `nap` ended the sleep. A return would let the caller poll, and so
-            // find completions that are not solicited. So the thread sleeps again. Before that it arms the queue once
-            // more: a soft device runs its timers only in calls of a verb.
+            // No event came: a signal or the end of `nap` ended the sleep. So the thread sleeps again: after a return
+            // the caller would poll, and would find completions that are not solicited. The queue is armed again
+            // because a soft device runs its timers only in calls of a verb.
             self.poller.request_event(self.wake_for)?;
         }
     }
@@ -317,7 +317,8 @@ impl<B> Poller<B> {
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
     pub fn take_events(&mut self) -> Result<bool, WaitError> {
-        // The waker is cleared before the events are taken. A wake-up after that makes the descriptor readable again.
+        // No wake-up is lost. The polls that follow find what caused an earlier wake-up, and a later wake-up makes the
+        // descriptor readable again.
         let queue = self.queue();
         queue.waker.clear();
         Ok(queue.channel.take_events(Some(queue.id))? > 0)

@@ -68,7 +68,8 @@ impl Drop for DomainInner {
         // Each object of the domain holds a reference to this `DomainInner`, so no object is left, and nobody else
         // holds `handle`.
         if let Err(error) = handles::Domain::end_shared(&mut self.handle, "ibv_dealloc_pd") {
-            // The device still has the domain, so the name stays taken and the device stays open.
+            // The device still has the domain. The claim to its brand is leaked, so that no other domain gets the
+            // brand. A reference to the context is leaked, so that the device stays open.
             mem::forget(self.claim.take());
             mem::forget(Arc::clone(&self.context));
             note_leak("a protection domain", error);

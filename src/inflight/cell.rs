@@ -113,8 +113,9 @@ impl<T> TicketCell<T> {
     pub(super) fn take(&self, ticket: u64, stride: u64) -> Option<T> {
         let after = ((ticket + stride) % TICKETS) << 1;
         let in_flight = ticket << 1 | IN_FLIGHT;
-        // Acquire on success: this thread sees the value. Release on success pairs with acquire on failure: if another
-        // thread has taken the value before, this thread sees all that the other thread did before it took the value.
+        // Acquire on success pairs with the release in `fill`: this thread sees the value. Release on success pairs
+        // with acquire on failure: a thread that comes too late sees all that the taker did before its exchange.
+        // (`Slab::take_all` relies on this.)
         let taken = self.state.compare_exchange(in_flight, after, Ordering::AcqRel, Ordering::Acquire);
         // SAFETY: a value was in flight, so the cell holds it. The exchange succeeded, so this thread owns the value
         // (1).

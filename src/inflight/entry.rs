@@ -51,8 +51,8 @@ static_assertions::assert_eq_size!(Buffer<()>, *mut Descriptor);
 static_assertions::assert_eq_size!(Entry, Option<Entry>, u64);
 
 // An `Entry` is `Send` and `Sync` because its `ObjectPtr` is. This is sound: the entry owns a part, a list or a window
-// (0), each of which is `Send` and `Sync`. The entry lends only shared references to it. (`fill` changes the memory
-// through such a reference, but stores only atomics.)
+// (0), each of which is `Send` and `Sync`, and lends only shared references to what it owns. (`fill` writes through
+// such a reference, but only to atomics.)
 static_assertions::assert_impl_all!(Part: Send, Sync);
 static_assertions::assert_impl_all!(BufferList<()>: Send, Sync);
 static_assertions::assert_impl_all!(WindowInner: Send, Sync);
@@ -276,7 +276,7 @@ impl Entry {
     /// Otherwise its memory is leaked.
     #[inline(always)]
     pub(crate) fn into_maybe_buffer<B>(self) -> MaybeUninit<Buffer<B>> {
-        // `descriptor` is null if the request was inline.
+        // `descriptor` is null if the request was inline. So `untagged`, which returns a `NonNull`, cannot be used.
         let descriptor = ManuallyDrop::new(self).tagged.0.as_ptr().map_addr(|address| address & !TAG);
         // SAFETY: `descriptor` and the result are one word each, and any word is a valid `MaybeUninit`. (A buffer is a
         // pointer to its descriptor.)

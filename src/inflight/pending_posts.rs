@@ -145,7 +145,7 @@ impl<'q> PendingPosts<'q> {
         let Some(cell) = row.next() else { return Err(request) };
         cell.keep_recipient(self.queue, &request);
         cell.write(slot.fill(request, id, last));
-        // If plain slots are left, the first of them is the slot that was just filled. `next` removes it from them.
+        // If plain slots are left, the slot that was just filled is the first of them. `next` removes that slot.
         self.plain_slots.next();
         Ok(id)
     }
@@ -192,7 +192,8 @@ impl<'q> PendingPosts<'q> {
     ) -> Option<WorkRequest<M, K>> {
         let bounds = self.queue.bounds();
         let mut burst = self.burst();
-        // `min(STAGED)` never changes `count`, but it lets the compiler drop a check inside `make`.
+        // A stage has only `STAGED` slots, so `min(STAGED)` never changes `count`. But it lets the compiler drop a
+        // check inside `make`.
         let count = burst.row.reserve(items.left().min(STAGED));
         let mut first = items.first(count);
         while let Some(item) = first.next() {
@@ -269,9 +270,9 @@ impl<'q> PendingPosts<'q> {
         }
         let Some(chain) = Chain::of(self.stage, self.count() as usize) else { return Ok(()) };
         self.publish();
-        // SAFETY: the list consists of the requests that were pending, all of which are filled (0). They are the newest
-        // requests of the ledger, which owns their memory. Inline bytes stay borrowed until after this doorbell, by
-        // `'env` of `RawBatch`.
+        // SAFETY: `chain` is a list of the requests that were pending before `publish`. All of them are filled (0), and
+        // are the newest requests of the ledger. The ledger owns their memory. Inline bytes stay borrowed until after
+        // this doorbell, by `'env` of `RawBatch`.
         let result = unsafe { self.queue.ring(chain.first()) };
         result.inspect_err(|_| self.forget_room())
     }
@@ -424,10 +425,10 @@ impl FreeCell<'_, '_> {
         self.keep_recipient(queue, &request);
         let (call, entry) = Call::of(request, last);
         self.write(entry);
-        // SAFETY: the ledger has the entry. Inline bytes stay borrowed until the session is closed, by `'env` of
-        // `RawBatch` or by the type `M` of `post_all`. The request was checked for this queue (`Accepted`), and the
-        // pair's type allows its operation. The queue's `Peers` keep the address handle of the recipient
-        // (`keep_recipient`).
+        // SAFETY: the ledger has the entry. Inline bytes stay borrowed until the session is closed: a batch borrows
+        // them for `'env` of `RawBatch`, and `post_all` closes the session before it returns, so within the lifetimes
+        // of its type `M`. The request was checked for this queue (`Accepted`), and the pair's type allows the
+        // operation. The queue's `Peers` keep the address handle of the recipient (`keep_recipient`).
         unsafe { session.add(call, id) };
     }
 
@@ -474,8 +475,8 @@ impl Burst<'_, '_> {
     /// A place is reserved.
     #[inline(always)]
     unsafe fn put_reserved<B, M: Postable<B>>(&mut self, request: Accepted<M, true>) {
-        // SAFETY: a cell is reserved (caller), and there are at least as many slots as reserved cells (0). (Without the
-        // check for the last slot, a loop needs no register for the end of the slots.)
+        // Without a check whether a slot is left, a loop needs no register for the end of the slots.
+        // SAFETY: a cell is reserved (caller), and there are at least as many slots as reserved cells (0).
         let slot = unsafe { self.slots.as_slice().first().unwrap_unchecked() };
         let entry = slot.fill(request, self.row.id, false);
         // SAFETY: a cell is reserved (caller).

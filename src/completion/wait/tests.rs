@@ -120,8 +120,8 @@ fn hz14_a_completion_at_any_place_of_the_routine_ends_the_wait() {
                 world.post();
             }
             let inner = Waiting { poller: &mut poller, wake_for };
-            // Each step of the fabric runs one unit of the device's work. The receive completes in one unit, the send
-            // in a later one.
+            // Runs all of the device's work. One step is not enough: the receive and the send complete in different
+            // steps.
             let happening = move || while fabric.step() {};
             let mut source = Disturbed { inner, steps: 0, at, happening: Some(happening), slept: Duration::ZERO };
             let found = wait(&mut source, Duration::ZERO, LONG).unwrap();
@@ -142,7 +142,8 @@ fn hz14_single_steps_of_the_device_at_any_place_end_the_wait() {
             for _ in 0..before {
                 world.fabric.step();
             }
-            // Takes out the completions that the units before the wait have made, so that the wait needs a later one.
+            // Takes out the completions that the steps above have made, so that the wait below needs a completion that
+            // a later step makes.
             while let Some(completion) = poller.poll().unwrap() {
                 drop(completion);
             }

@@ -234,8 +234,8 @@ impl<T> Prefix<'_, T> {
     fn move_sole_to_cell(&mut self) {
         // SAFETY: the oldest value is in flight (1), so the place of the sole value belongs to the retirer (ledger 3).
         if let Some(sole) = self.at.sole.with_mut(|sole| unsafe { (*sole).take() }) {
-            // SAFETY: the value is in flight (1), so its cell belongs to the retirer (ledger 0). The cell is empty,
-            // since the sole value is in no cell.
+            // SAFETY: `sole` is the oldest value, which is in flight (1), so the cell of the oldest id belongs to the
+            // retirer (ledger 0). That cell is empty, since the sole value was kept outside the cells (ledger 3).
             unsafe { self.at.cell(self.oldest).put(sole) };
         }
     }

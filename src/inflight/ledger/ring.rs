@@ -76,8 +76,8 @@ impl<T> Copy for LedgerPtr<T> {}
 // SAFETY: only one end at a time touches a cell (ledger 0), and the counters hand the cell over with release and
 // acquire. The user data in the header belongs to the poster. `Poster` is `Send` and `Sync` only if its user data is.
 unsafe impl<T: Send> Send for LedgerPtr<T> {}
-// SAFETY: as for `Send` above: through a shared reference, too, only the end that owns a cell, or the place of the sole
-// value, touches it.
+// SAFETY: as for `Send` above. With a shared reference, too, only the end that owns a cell touches the cell, and only
+// the end that owns the place of the sole value touches that place.
 unsafe impl<T: Send> Sync for LedgerPtr<T> {}
 
 impl<T> Deref for LedgerPtr<T> {
@@ -85,7 +85,8 @@ impl<T> Deref for LedgerPtr<T> {
 
     #[inline(always)]
     fn deref(&self) -> &Ledger<T> {
-        // SAFETY: the ledger is alive (0). Only its atomics and its `UnsafeCell` change once there is a second holder.
+        // SAFETY: the ledger is alive (0). After `LedgerRef::new` has written it, only its atomics and `sole` change. A
+        // shared reference allows that, since `sole` is an `UnsafeCell`.
         unsafe { self.0.as_ref() }
     }
 }
@@ -191,8 +192,8 @@ impl<T> LedgerPtr<T> {
     /// has lowered `posted`. Nobody uses the ledger's copy of the value any more.
     #[inline(always)]
     pub(super) unsafe fn take(&self, id: u64, is_oldest: bool) -> T {
-        // SAFETY: the value is the oldest one and belongs to the caller. The place of the sole value belongs to the
-        // same end (ledger 3).
+        // SAFETY: the value is the oldest one, and its cell belongs to the caller (caller). So the place of the sole
+        // value belongs to the caller, too (ledger 3).
         let sole = if is_oldest { self.sole.with_mut(|sole| unsafe { (*sole).take() }) } else { None };
         // SAFETY: the value is not the sole value, so its cell holds it (ledger 0), and the cell belongs to the caller.
         sole.unwrap_or_else(|| unsafe { self.cell(id).take() })

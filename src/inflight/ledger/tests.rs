@@ -216,8 +216,8 @@ fn a_detour_closes_the_short_way_until_all_of_it_is_cleared() {
     detour.set(4);
     for (cleared, left) in [(1, 6), (2, 4), (2, 4), (4, 0), (7, 0)] {
         poster.try_push(0).unwrap();
-        // A flag of the detour is set, so `if_free` gives no slot. `has_room` ignores the flags. One of the two slots
-        // is in use, so there is room for one more value (`false`), but not for two (`true`).
+        // `if_free` gives no slot while a flag of the detour is set. `has_room` ignores the flags. One of the two slots
+        // is free: `has_room(false)` asks for one slot and finds it, `has_room(true)` asks for two and does not.
         assert_eq!(
             (poster.next().if_free(false).is_some(), poster.next().has_room(false), poster.next().has_room(true)),
             (false, true, false)
