@@ -357,16 +357,17 @@ impl<'q> PolledQueue<'q> {
     /// Calls a function of the queue, except `ibv_start_poll`.
     #[inline(always)]
     fn call<R>(self, function: unsafe fn(*mut ibv_cq_ex) -> R) -> R {
-        // SAFETY: the queue is alive and has all these functions (0). `poll` and `poll_singly` call them only after a
-        // start that succeeded, up to its end. `copy` reads fields only while there is a current completion.
+        // SAFETY: the queue is alive and has the function (0). `poll` and `poll_singly` use `call` only from a
+        // successful `ibv_start_poll` to its `ibv_end_poll`. `copy` reads fields only while there is a current
+        // completion.
         unsafe { function(self.cq.as_ptr()) }
     }
 
     /// The struct of the queue. Its `wr_id` and `status` are those of the current completion.
     #[inline(always)]
     fn fields(self) -> &'q ibv_cq_ex {
-        // SAFETY: the struct is alive (0). The provider writes the struct only during start and next. No reference from
-        // here is in use at those times.
+        // SAFETY: the struct is alive (0). The provider writes the struct only in `ibv_start_poll` and `ibv_next_poll`.
+        // No caller of `fields` keeps the reference until such a call.
         unsafe { self.cq.as_ref() }
     }
 
@@ -409,7 +410,7 @@ impl<'q> PolledQueue<'q> {
         to.wc_flags = self.call(verbs::ibv_wc_read_wc_flags);
         to.opcode = ibv_wc_opcode::IBV_WC_RECV;
         if to.wc_flags & EXTRAS != 0 {
-            // The completion is perhaps that of a write with immediate, so its operation is read, too.
+            // Perhaps a write with immediate completed the receive, and not a send. So read the operation.
             to.opcode = self.call(verbs::ibv_wc_read_opcode);
             // This call also reads the invalidated key, which is in the same place as the immediate.
             to.__bindgen_anon_1.imm_data = self.call(verbs::ibv_wc_read_imm_data);
@@ -430,7 +431,7 @@ impl<'q> PolledQueue<'q> {
     #[inline(never)]
     fn copy_failed(self, to: &mut ibv_wc) {
         to.vendor_err = self.call(verbs::ibv_wc_read_vendor_err);
-        // For a shared receive, `qp_num` names the pair that took it.
+        // `qp_num` names the pair that took a shared receive. For other failed requests nobody reads `qp_num`.
         to.qp_num = self.call(verbs::ibv_wc_read_qp_num);
     }
 }

@@ -44,8 +44,8 @@ fn all_in_session<B: Brand, X, M: Postable<B>, K>(
     let count = items.len();
     let mut pending = PendingPosts::new(queue, &[]);
     let mut items = Items::new(items);
-    // One session is enough for 1 to `STAGED` items, if they fit in one row of the ledger. (The last request is
-    // signalled, so it is allowed to take the queue's last free slot.) Any other number of items goes through a batch.
+    // One session is enough for 1 to `STAGED` items that fit in one row of the ledger. Otherwise the items go through a
+    // batch. (The items may fill the queue: the last request is signalled, so it may take the last free slot.)
     if count.wrapping_sub(1) >= STAGED.min(pending.room_in_row() as usize) {
         return go_on(pending, items, make, None);
     }

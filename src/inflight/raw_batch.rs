@@ -76,7 +76,7 @@ pub(crate) fn batch<'env, B, R>(
         let (mut batch, result) = f(RawBatch::of(queue.id(), PendingPosts::new(queue, stage)));
         batch.ring();
         if batch.fault.is_none() {
-            // No request is pending and no session is open, so the batch has nothing to drop.
+            // A drop would do nothing: no request is pending, and no session is open. `forget` saves these checks.
             mem::forget(batch);
             return Ok(result);
         }
@@ -104,7 +104,7 @@ pub(super) fn run<'env, B, R>(
     let result = f(&mut batch);
     batch.ring();
     if batch.fault.is_none() {
-        // No request is pending and no session is open, so the batch has nothing to drop.
+        // A drop would do nothing: no request is pending, and no session is open. `forget` saves these checks.
         mem::forget(batch);
         return Ok(result);
     }
@@ -229,8 +229,8 @@ impl<'env, B> RawBatch<'_, 'env, B> {
                 };
                 if !is_for_row {
                     if self.is_full() {
-                        // The queue is full, so the remaining items stay in the vector. The newest request took the
-                        // queue's last free slot, so it is signalled.
+                        // The queue is full, so the remaining items stay in the vector. `signal_last` is not needed:
+                        // the newest request took the queue's last free slot, and such a request is always signalled.
                         return Ok(self.added_since(before));
                     }
                     other = items.next().map(&mut make);
@@ -263,7 +263,8 @@ impl<'env, B> RawBatch<'_, 'env, B> {
     fn signal_last(&mut self, before: WorkId) -> usize {
         let added = self.added_since(before);
         if added != 0 {
-            // The newest request is still pending: if the batch rang the doorbell, it then added one more request.
+            // `signal_newest` needs a request that is still pending, and the newest one is. Before the end of a batch,
+            // the doorbell rings only when a request finds no room, and that request is added after the doorbell.
             self.pending.signal_newest();
         }
         added
@@ -299,8 +300,8 @@ impl<'env, B> RawBatch<'_, 'env, B> {
     fn no_room<R>(&self, request: R) -> PostError<R> {
         match self.fault.as_deref() {
             Some(Fault { source, uncertain: 0, .. }) => PostError::Refused { request, source: *source },
-            // Without a fault, the queue is full or broken. After a fault with uncertain requests it is broken.
-            // `no_room` of the queue finds out which.
+            // Without a fault, the queue is full or broken. A fault with uncertain requests has broken the queue.
+            // `SendQueue::no_room` tells a full queue from a broken one.
             _ => self.pending.no_room(request),
         }
     }

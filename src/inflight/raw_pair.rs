@@ -312,7 +312,8 @@ mod tests {
                 let (posters, terms) = to_post(domain);
                 pair.queues(posters, &terms).unwrap()
             });
-            // A destroy with queues of another pair fails, and those queues can still post.
+            // `destroy` fails if one of the queues belongs to another pair. It ends no queue: below, all four have
+            // room.
             for error in [
                 one.destroy(Some((&mut other_send, &mut other_receive))).unwrap_err(),
                 one.destroy(Some((&mut send, &mut other_receive))).unwrap_err(),
@@ -351,7 +352,7 @@ mod tests {
             assert_eq!(pair.destroy(None).unwrap_err().errno(), libc::EBUSY);
             pair.destroy(Some((&mut send, &mut receive))).unwrap();
             assert_eq!((send.room(), receive.room()), (0, 0));
-            // A reset does not let an ended queue post again.
+            // `destroy` has ended the send queue. The queue stays ended even after `renew`, as in a reset of a pair.
             let ([poster, _], terms) = to_post(domain);
             terms.status.renew();
             send.renew(poster, terms.status);

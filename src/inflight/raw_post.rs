@@ -379,8 +379,9 @@ impl SendQueue {
     /// pair is poisoned or the post fails.
     #[cold]
     pub(crate) fn post_marker<B: Brand, M: Postable<B>, K>(&mut self, request: WorkRequest<M, K>) -> Option<WorkId> {
-        // A destroyed pair takes no posts. A poisoned pair gets no marker either: its ledger perhaps contains a request
-        // that the device never got, and the completion of the marker would report that request as a success.
+        // A poisoned pair gets no marker: its ledger perhaps contains a request that the device never got, and the
+        // completion of the marker would report that request as a success. (`is_poisoned` is also true for a destroyed
+        // pair, which takes no posts.)
         if self.status().is_poisoned() {
             return None;
         }
@@ -420,7 +421,8 @@ impl SendQueue {
         let Taken { entry, rest, filled_before } = staged.fill(request, id, false);
         slot.push(entry);
         // SAFETY: `staged` is one filled request, and the newest of the ledger. The push gave its memory to the ledger.
-        // The provider copies inline bytes in this call, and `M` borrows them for longer than that.
+        // The provider copies inline bytes during this call. They stay borrowed until this function returns, since
+        // their lifetime is part of the type `M`.
         match unsafe { self.ring(&staged) } {
             Ok(()) => Ok(id),
             Err(failed) => Err(self.not_taken(failed, id, action, (rest, filled_before), back)),
@@ -502,7 +504,8 @@ impl SendQueue {
         amend(&staged);
         slot.push(entry);
         // SAFETY: `staged` is one filled request, and the newest of the ledger. The push gave its memory to the ledger.
-        // The provider copies inline bytes in this call, and `M` borrows them for longer than that.
+        // The provider copies inline bytes during this call. They stay borrowed until this function returns, since
+        // their lifetime is part of the type `M`.
         match unsafe { self.ring(&staged) } {
             Ok(()) => Ok(id),
             Err(failed) => Err(self.not_taken(failed, id, action, (rest, filled_before), back)),
@@ -545,10 +548,10 @@ impl SendQueue {
         let mut session = unsafe { sessions.open() };
         let (call, entry) = Call::of(request, last);
         slot.push(entry);
-        // SAFETY: the push gave the entry to the ledger. `M` borrows inline bytes until this function has returned, and
-        // the session is closed before that. The request was checked for this queue (`Accepted`), and the pair's type
-        // allows its operation. The queue's `Peers` keep the address handle of the recipient: `post_accepted` called
-        // `keep`. (A plain request has no recipient.)
+        // SAFETY: the push gave the entry to the ledger. Inline bytes stay borrowed until this function returns, since
+        // their lifetime is part of the type `M`; the session is closed earlier. The request was checked for this queue
+        // (`Accepted`), and the pair's type allows its operation. A request with a recipient comes from
+        // `post_accepted`, which has called `keep` for the address handle of the recipient.
         unsafe { session.add(call, id) };
         session.complete().map(|()| id).map_err(|source| {
             self.poison();

@@ -148,8 +148,8 @@ impl Session {
             Data::Registered(part) => {
                 // SAFETY: the descriptor is alive, since the ledger owns it (caller).
                 let part = unsafe { part.as_ref() };
-                // The request covers the filled bytes of the buffer. If the device writes to the buffer, `Data::of` has
-                // just set the number of filled bytes to the length of the request.
+                // `message` is the number of filled bytes, and equals the `length` of the call. A send or a write
+                // covers the filled bytes. For a read or an atomic, `Data::of` has just set the number to `length`.
                 let length = part.message();
                 // SAFETY: the pair has this function (0).
                 unsafe { verbs::ibv_wr_set_sge(qp, part.lkey(), part.device_addr(), length) };

@@ -107,7 +107,7 @@ impl SharedPoster {
     /// Destroys the queue, if no pair receives from it.
     pub(crate) fn destroy(&mut self) -> Result<(), VerbError> {
         let right = self.posts.give_up();
-        // Each pair that receives from the queue holds a reference to the core. So if this is the only one, there is no
+        // Each pair that receives from the queue holds a reference to the core. So if `get_mut` succeeds, there is no
         // such pair.
         let ended = match Arc::get_mut(&mut self.core) {
             Some(core) => core.destroy(right),
@@ -152,8 +152,8 @@ impl SharedCore {
         if let Err(error) = self.alive(verb) {
             return Err((error, right));
         }
-        // `get_mut` succeeds, since no pair uses the queue: each pair has a reference to this `SharedCore`, and drops
-        // its handle before that reference.
+        // `get_mut` succeeds: only pairs hold other references to the handle, and no pair is left. (A pair also holds a
+        // reference to this `SharedCore`, and drops the handle first. Only the caller still has the `SharedCore`.)
         let Some(handle) = Arc::get_mut(&mut self.handle) else {
             return Err((VerbError::new(verb, libc::EBUSY), right));
         };
@@ -168,9 +168,9 @@ impl SharedCore {
 
 impl Drop for SharedCore {
     fn drop(&mut self) {
-        // The ledger has ended only if `destroy` has succeeded before: the device's queue is gone, and no verb is left
-        // to call. Receives that were in flight stay in the ledger. Each completion queue that may have their
-        // completions holds the ledger.
+        // The ledger has ended only if an earlier `destroy` succeeded. Then the device's queue is gone, and nothing is
+        // left to do. Receives that were in flight stay in the ledger, and each completion queue that may have their
+        // completions keeps the ledger alive.
         if self.ledger.has_ended() {
             return;
         }

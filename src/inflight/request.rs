@@ -246,7 +246,8 @@ impl Action {
             Operation::Send | Operation::Receive | Operation::Bind | Operation::Revoke => {
                 (memory.filled(KEY) as u64, bytes)
             }
-            // For a write, `remote_len` is at most the length of the longest message, so it is the only limit.
+            // The `remote_len` of a write is at most the length of the longest message. So for registered memory,
+            // `bytes` is no further limit.
             Operation::Write if elements != 0 => (memory.filled(KEY) as u64, self.remote_len),
             Operation::Write => (memory.filled(KEY) as u64, self.remote_len.min(bytes)),
             Operation::Read => (self.remote_len, bytes.min(capacity as u64)),

@@ -253,8 +253,8 @@ impl<'p, T> Vacancy<'p, T> {
     pub(crate) fn fill(self, value: T) -> WorkId {
         let (_, Self { slot, number, right, .. }) = self.withhold();
         // The cell is filled before the post verb is called: another thread can poll the completion before that verb
-        // returns. (The thread that emptied the cell returned the slot with release, and the poster took it with
-        // acquire.)
+        // returns. This write comes after the read by the thread that emptied the cell: that thread returned the slot
+        // with release, and the poster took the returned slots with acquire.
         WorkId::shared(number, slot.cell.fill(right, value))
     }
 

@@ -111,7 +111,8 @@ impl Staged {
                 filled_before = part.filled();
                 part.set_filled(length as usize);
             }
-            // The element has `length` bytes: the filled bytes, or the bytes that count as filled from here on.
+            // The element covers the filled bytes, which are `length` bytes. For a send or a write, `length` is the
+            // number of filled bytes. For a read or an atomic, `set_filled` has just set that number to `length`.
             part.element()
         } else if let Some(list) = memory.list(KEY) {
             if action.operation.fills() {
@@ -154,8 +155,8 @@ impl Staged {
                 let (compare_add, swap) = (action.compare_add, action.swap);
                 self.aim(Target { atomic: Atomic { remote_addr, compare_add, swap, rkey } });
             }
-            // Sends have no remote address. Atomic writes go in sessions only. Requests about windows have functions of
-            // their own.
+            // Sends have no remote address. The others never come here: receives are not staged, atomic writes go in
+            // sessions only, and requests about windows are filled by other functions.
             Operation::Send | Operation::Receive | Operation::AtomicWrite | Operation::Bind | Operation::Revoke => {}
         }
         let (entry, rest) = memory.into_entry(action.operation, KEY);
@@ -292,8 +293,8 @@ impl<'s> Chain<'s> {
 impl Drop for Chain<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // For the last slot of the stage, this link points behind the stage. Nobody follows the link there: if a list
-        // ends with the last slot, `Chain::of` sets the link to null before the list is posted.
+        // After the last slot of the stage, `after` points past the end of the stage. No provider follows that link: a
+        // list cannot go on after the last slot, so `Chain::of` sets the link to null before such a list is posted.
         self.last.staged.next.set(self.after.cast_mut().cast());
     }
 }

@@ -186,8 +186,8 @@ impl<B> std::ops::Deref for BufferList<B> {
 impl<B> std::ops::DerefMut for BufferList<B> {
     fn deref_mut(&mut self) -> &mut [Buffer<B>] {
         let parts = &mut self.inner.parts;
-        // SAFETY: `Buffer` is a transparent wrapper of `UniquePart`, so the slices have the same layout. A buffer that
-        // is put into the slice has the brand of the list.
+        // SAFETY: `Buffer` is a transparent wrapper of `UniquePart`, so the slices have the same layout. The caller can
+        // swap other buffers in. Their brand is `B`, so this list may contain them.
         unsafe { slice::from_raw_parts_mut(parts.as_mut_ptr().cast(), parts.len()) }
     }
 }

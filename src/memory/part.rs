@@ -641,8 +641,8 @@ impl<A> UniqueRegion<A> {
 
     /// Ends the registration. See [`RegionInner::end`].
     pub(super) fn end(&mut self) -> Result<Option<ReleasedOwner>, VerbError> {
-        // `get_mut` never fails: this is the only reference to the region. No part of the region has a handle (0), and
-        // a `RegionRest` is dropped when its region is rebuilt.
+        // `get_mut` never fails, since only parts and a `RegionRest` hold other references to the region. No part has a
+        // handle (0). And if this region was rebuilt from a part, the `RegionRest` was dropped then.
         Arc::get_mut(&mut self.region).map_or(Err(VerbError::new("ibv_dereg_mr", libc::EBUSY)), RegionInner::end)
     }
 }
