@@ -122,7 +122,7 @@ impl Handle {
     fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is alive (0). librdmacm writes this member only when it creates the channel.
         let fd = unsafe { self.raw.0.as_ref() }.fd;
-        // SAFETY: the descriptor is open while the channel is alive, and the channel is alive while `self` is borrowed (0).
+        // SAFETY: the channel keeps its descriptor open, and is alive while `self` is borrowed (0).
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
@@ -155,7 +155,7 @@ impl Handle {
         }
         drop(departing);
         // If the acknowledgement has failed, the last line drops `seen`. If `seen` holds a new identifier, the drop of
-        // that identifier locks the library again. So unlock the library first.
+        // that identifier locks `LIBRARY` again. So unlock it first.
         drop(library);
         acknowledged.map(|()| Some(seen))
     }
