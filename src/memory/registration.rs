@@ -258,8 +258,8 @@ impl Drop for RegionInner {
                 }
             }
             Ok(None) => (),
-            // The device may still use the memory, so nothing is freed: `leak` keeps the region, and dropping
-            // `self.owner`, a `HeldOwner`, leaks the owner.
+            // The device may still use the memory, so nothing is freed. The fields are dropped after this function:
+            // dropping a `Registration` keeps the memory registered, and dropping a `HeldOwner` leaks the owner.
             Err(error) => self.registration.leak("a memory region", error),
         }
     }
