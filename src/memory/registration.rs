@@ -258,8 +258,8 @@ impl Drop for RegionInner {
                 }
             }
             Ok(None) => (),
-            // Perhaps the device still uses the memory, so the owner is leaked, too: dropping a `HeldOwner` frees no
-            // memory.
+            // The device may still use the memory, so nothing is freed. The fields are dropped after this function:
+            // dropping a `Registration` keeps the memory registered, and dropping a `HeldOwner` leaks the owner.
             Err(error) => self.registration.leak("a memory region", error),
         }
     }
@@ -306,7 +306,8 @@ impl<'env, H> Lending<'env, H> {
         let mut region = if span.is_empty() && !is_exposed {
             RegionInner::of_nothing(domain, span)
         } else {
-            // SAFETY: the memory is borrowed as the rights demand (0), and stays borrowed for long enough (caller).
+            // SAFETY: the memory is borrowed mutably, or shared if the rights allow only reads (0). It stays borrowed
+            // until no request and no peer can access it any more (caller).
             unsafe { RegionInner::new(domain, span) }?
         };
         Ok((Loan { registration: region.take_registration(), is_exposed }, handle(region)))

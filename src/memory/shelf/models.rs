@@ -194,7 +194,7 @@ fn a_group_is_removed_as_a_whole_or_not_at_all() {
             taken.into_iter().for_each(|owned| assert!(other.put(owned)));
             number
         });
-        // Items 0 and 2 are a group.
+        // Spots 0 and 2 form group 7, which has 2 items. Spot 1 belongs to no group, so its item stays.
         let (groups, gone) = world.shelf.remove(|spot| (spot != 1).then_some((7, 2)));
         let gone: Vec<Owned> = gone.into_iter().map(|taken| world.own(taken)).collect();
         thread.join().unwrap();

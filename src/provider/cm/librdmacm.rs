@@ -122,7 +122,7 @@ impl Handle {
     fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is alive (0). librdmacm writes this member only when it creates the channel.
         let fd = unsafe { self.raw.0.as_ref() }.fd;
-        // SAFETY: the descriptor is open as long as its channel is alive, and thus as long as this is borrowed (0).
+        // SAFETY: the channel keeps its descriptor open, and is alive while `self` is borrowed (0).
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
@@ -154,8 +154,8 @@ impl Handle {
             destroy_answered(&mut departing, &library);
         }
         drop(departing);
-        // If the acknowledgement has failed, the last line drops `seen`. If `seen` has a new identifier, its drop takes
-        // the lock. So release the lock first.
+        // If the acknowledgement has failed, the last line drops `seen`. If `seen` holds a new identifier, the drop of
+        // that identifier locks `LIBRARY` again. So unlock it first.
         drop(library);
         acknowledged.map(|()| Some(seen))
     }
@@ -467,7 +467,7 @@ macro_rules! calls {
         $(#[$doc])*
         fn $method(&mut self $(, $argument: $type)*) -> Result<(), VerbError> {
             let id = self.alive(stringify!($call))?;
-            // SAFETY: the identifier is alive (0 of `OwnedId`). If this is a method of `BoundId`, it has a device (0 of
+            // SAFETY: the identifier is alive (0 of `OwnedId`). The identifier of a `BoundId` has a device (0 of
             // `BoundId`). Each pointer is valid until the call returns, and an `Address` is as long as its family says.
             checked(stringify!($call), unsafe { sys::$call(id $(, $passed)*) })
         }
