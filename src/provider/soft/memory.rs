@@ -138,7 +138,9 @@ impl Span {
     ///
     /// The same as for [`piece`](Self::piece), and the span is writable.
     unsafe fn target<'a>(&self) -> Target<'a> {
-        // SAFETY: no region ends while the target is used, so the era of the span lasts (caller).
+        // SAFETY: the era of the span lasts for as long as the target is used (caller). The span is writable (caller),
+        // and nobody else accesses the memory of the span without atomics (0 of `Span`). So the piece may be a
+        // `Target`.
         Target(unsafe { self.piece() })
     }
 }
@@ -197,8 +199,9 @@ impl<'a> Piece<'a> {
             let part = (WORD - offset).min(self.len - done);
             done += part;
             let word = ptr::with_exposed_provenance_mut::<u64>(addr - offset);
-            // SAFETY: `addr - offset` is aligned. `part > 0`, so the piece is exposed: for `'a`, everybody accesses its
-            // words only by atomics of whole aligned words (0).
+            // SAFETY: `addr - offset` is aligned. In a private piece `done` starts at the end, so `part` is always 0.
+            // Here `part > 0`, so the piece is exposed: for `'a`, everybody accesses the word only by atomics of whole
+            // aligned words (0).
             (part > 0).then(|| (unsafe { AtomicU64::from_ptr(word) }, offset, part))
         })
     }

@@ -62,7 +62,9 @@
 // | `datagram` | address handles, datagrams, multicast groups |
 // | `cm` | rdma_cm |
 // | `fault` | injected faults |
-// | `profile`, `latitude`, `random` | how each real provider deviates, what that does here, and at which random times |
+// | `profile` | the habits of each real provider, where the specification leaves a choice |
+// | `latitude` | the code behind these habits |
+// | `random` | random numbers, the same for the same seed |
 // | `handles` | the objects behind the pointers of the C interface |
 // | `verbs`, `memory_verbs`, `queue_verbs` | the control path, as `Provider` |
 // | `data_path`, `session`, `polling` | the data path: `ibv_post_*` and `ibv_poll_cq`; `ibv_wr_*`; `ibv_start_poll` |

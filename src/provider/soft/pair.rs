@@ -326,8 +326,8 @@ impl State {
         pair.timer = 0;
         pair.flush_withheld = withheld || self.devices.get(pair.device).is_none_or(|device| device.removed);
         if pair.srq.is_some() {
-            // A message takes a shared receive only when the message is complete. So this pair uses no shared receive
-            // now: the last one that it took has completed.
+            // The event says that the pair has used its last shared receive. Raise the event at once: a message takes a
+            // shared receive only when the message is complete, so no shared receive is still in use by the pair.
             self.raise(ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED, Subject::Pair(index));
         }
         self.schedule(index);

@@ -135,8 +135,9 @@ impl Profile {
                 Habits { overtakes: 2, halves_posts: 32, forgets_in_error, ..odd }
             }
             Self::Mlx5 => {
-                // mlx5 writes a payload late if a completion carries it. If the environment turns that off, no
-                // payload is late.
+                // The completion of a short message may contain the payload. Then mlx5 writes the payload to the memory
+                // of the request only when the completion is polled. With `MLX5_SCATTER_TO_CQE=0` no completion
+                // contains payload, so no payload is late.
                 let late = if reviewed::MLX5.shared.check().is_ok() { 0 } else { ALWAYS };
                 Habits { purges: ALWAYS, late, reuses: true, grants_more: true, ..NONE }
             }

@@ -45,7 +45,8 @@ impl Two {
         let mut wr = ibv_recv_wr { wr_id, sg_list: &mut sge, num_sge: 1, ..ibv_recv_wr::default() };
         // SAFETY: the context is open.
         let post = unsafe { (*self.device.context.as_ptr()).ops }.post_recv.unwrap();
-        // SAFETY: the pair is alive, and `wr` is one request, whose memory outlives the pair.
+        // SAFETY: the pair is alive. `wr` and `sge` live until the call returns. `Two` keeps the memory that `sge`
+        // names until `close` has destroyed the pair.
         assert_eq!(unsafe { post(self.right.as_ptr(), &mut wr, &mut ptr::null_mut()) }, 0);
     }
 
@@ -137,7 +138,8 @@ fn c066_a_list_stops_at_its_bad_request() {
     let mut bad = ptr::null_mut();
     // SAFETY: the context is open.
     let post = unsafe { (*two.device.context.as_ptr()).ops }.post_send.unwrap();
-    // SAFETY: the pair is alive. The list has three requests, whose memory outlives the pair.
+    // SAFETY: the pair is alive. The three requests and `source` live until the call returns. `two` keeps the memory
+    // that `source` names until `close` has destroyed the pair.
     let errno = unsafe { post(two.left.as_ptr(), &mut first, &mut bad) };
     assert_eq!((errno, bad), (libc::EINVAL, ptr::from_mut(&mut second)));
     let mut done: Vec<u64> = two.device.wait(2).iter().map(|wc| wc.wr_id).collect();
@@ -157,8 +159,8 @@ fn c073_c074_memory_must_be_there_and_bear_being_written() {
         unsafe { libc::mmap(ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
     assert_ne!(page, libc::MAP_FAILED);
     let page = page.cast::<u8>();
-    // SAFETY: the domain is alive, and the program never accesses the page. The page is mapped while it is registered:
-    // a call that is refused registers nothing.
+    // SAFETY: the domain is alive, and the program never accesses the page. A registered page stays mapped until its
+    // region is deregistered. The last call names a page that is not mapped: it fails, and registers nothing.
     let register = |access| unsafe { RdmaCore.reg_mr(device.domain, page, 4096, ibv_access_flags(access)) };
     assert_eq!(register(LOCAL_WRITE).unwrap_err().errno(), libc::EFAULT);
     let to_read = register(0).unwrap();

@@ -105,8 +105,8 @@ impl Cm {
         if !self.id_mut(number)?.groups.remove(&group.ip()) {
             return Err(libc::EADDRNOTAVAIL);
         }
-        // Also drop the join, if it is not reported yet, and the multicast events of the identifier that the program
-        // has not taken.
+        // If the join of this group has not made its event yet, drop the join. Also drop all multicast events of this
+        // identifier that still wait for the program.
         self.work.retain(|work| !matches!(work, Work::Joined(id, ip) if (*id, *ip) == (number, group.ip())));
         self.forget_where(|event| {
             let kinds = [RawEventKind::MULTICAST_JOIN, RawEventKind::MULTICAST_ERROR];
@@ -206,7 +206,8 @@ impl State {
         let id = self.cm.id(number)?;
         let (Some(from), Some(to)) = (id.local, id.peer_address) else { return Err(libc::EINVAL) };
         if self.is_iwarp() && id.space == PortSpace::Tcp {
-            // The call connects a TCP stream, so it fails if nobody listens at `to`.
+            // The call connects a TCP stream. If a device has the address `to` and nobody listens there, the device
+            // refuses the stream, so the call fails at once.
             let is_host = matches!(self.route(to.ip().to_canonical()), Route::Device(_));
             if is_host && self.cm.listener(PortSpace::Tcp, to).is_none() {
                 self.cm_fail_connect(number, parameters);
@@ -340,7 +341,8 @@ impl State {
                 self.cm.post(number, What::DisconnectReply);
                 self.cm_let_rest(number);
             }
-            // In the other phases there is no connection yet, or it is ending or has ended: there is nothing to do.
+            // Otherwise there is nothing to do: the connection is not established yet, is ending or has ended, or the
+            // identifier is one for datagrams, which has no connection.
             _ => {}
         }
         Ok(())

@@ -33,10 +33,10 @@ fn calls(side: &mut Side, world: &World) -> String {
 
 #[test]
 fn each_state_allows_its_calls_and_refuses_the_others() {
-    // Each string has one character for each of 13 calls: `.` if it was allowed, `x` or `c` if it was refused. The
-    // first three calls ask for the attributes of Init, of Ready To Receive and of Error. Then come accept, reject,
-    // notify, establish, resolve_route, connect, disconnect, bind, listen and resolve_addr. If a call changes the
-    // state, the calls after it run in the new state.
+    // Each string has one character for each of 13 calls: `.` for success, `x` for the error `EINVAL`, `c` for the
+    // error `EISCONN`. The first three calls ask for the attributes of Init, of Ready To Receive and of Error. Then
+    // come accept, reject, notify_established, establish, resolve_route, connect, disconnect, bind, listen and
+    // resolve_addr. If a call changes the state, the calls after it run in the new state.
     let world = World::new();
     let listener = world.listener();
     let mut idle = world.id();
@@ -57,7 +57,8 @@ fn each_state_allows_its_calls_and_refuses_the_others() {
     let mut resolved = world.resolved_in(PortSpace::Tcp, world.at(PORT));
     world.expect(&resolving, Kind::ROUTE_RESOLVED);
     assert_eq!(calls(&mut resolved, &world), "..xxxxxx..xxx", "route resolved");
-    // From the phase Connecting on, Linux returns 0 for a disconnect.
+    // From here on, each identifier has sent or received a connect request. A disconnect then always succeeds, as on
+    // Linux, so the tenth character is always `.`.
     let (mut requested, _) = world.requested(&listener);
     assert_eq!(calls(&mut resolved, &world), ".xxxxxxxx.xxx", "connecting");
     assert_eq!(calls(&mut requested, &world), "..x.x.xxx.xxx", "requested");
