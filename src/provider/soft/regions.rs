@@ -166,8 +166,9 @@ impl Regions {
                     return None;
                 }
                 let addr = region.find(entry.addr, part)?;
-                // Memory behind a window is exposed, and a window consists of whole words. The memory around a window
-                // stays private, because it can contain parts of words.
+                // The device accesses exposed memory by atomics of whole aligned words. A region without remote rights
+                // can begin or end inside a word, but a window on such a region cannot. So such a region is exposed
+                // only behind its windows.
                 let exposed = region.is_exposed() || region.windows > 0 && self.in_window(index, addr, part);
                 to.push(region.memory.span(addr, part, exposed, write, &self.era)?);
                 left -= part;

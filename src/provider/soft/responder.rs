@@ -249,7 +249,7 @@ impl State {
             let receive = with_receive.then_some(ibv_wc_status::IBV_WC_REM_INV_REQ_ERR);
             return Err(Refusal { receive, ..INVALID_REQUEST });
         }
-        // The key and address of a write of 0 bytes are not checked.
+        // A write of 0 bytes touches no memory, so its key and address need not be valid (InfiniBand, C9-88).
         if work.len > 0 {
             let right = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
             let target = self.regions.remote(who, remote.rkey, remote.addr, work.len, right).ok_or(Refusal {

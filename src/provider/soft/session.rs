@@ -268,7 +268,7 @@ functions! {
     }
 
     fn set_sge_list(session, count: usize, list: *const ibv_sge) {
-        // SAFETY: the list has `count` elements, and `count` is not 0 (caller).
+        // SAFETY: the list has `count` elements (caller), and `count` is not 0 in this branch.
         let elements = if count == 0 { &[] } else { unsafe { slice::from_raw_parts(list, count) } };
         session.last(|draft| draft.elements = elements.to_vec())
     }

@@ -309,8 +309,9 @@ impl Node {
         }
         let mut bad = ptr::null_mut::<ibv_send_wr>();
         let post = self.ops().post_send.unwrap();
-        // SAFETY: the pair is alive. `next` is a list of requests, and the test lets the device use the memory that
-        // they name until the node is dropped.
+        // SAFETY: the pair is alive, and `next` is a list of requests. Inline data live until the post returns. All
+        // other memory that the device accesses is registered, and a node keeps the memory of its regions until the
+        // node is dropped.
         let errno = unsafe { post(pair.qp.as_ptr(), next, &mut bad) };
         // SAFETY: `bad` is null, or points to a request of the list.
         (errno, unsafe { bad.as_ref() }.map(|bad| bad.wr_id))
@@ -324,8 +325,8 @@ impl Node {
         }
         let mut bad = ptr::null_mut::<ibv_recv_wr>();
         let post = self.ops().post_recv.unwrap();
-        // SAFETY: the pair is alive. `next` is a list of requests, and the test lets the device use the memory that
-        // they name until the node is dropped.
+        // SAFETY: the pair is alive, and `next` is a list of requests. The device writes only to registered memory, and
+        // a node keeps the memory of its regions until the node is dropped.
         let errno = unsafe { post(pair.qp.as_ptr(), next, &mut bad) };
         // SAFETY: `bad` is null, or points to a request of the list.
         (errno, unsafe { bad.as_ref() }.map(|bad| bad.wr_id))

@@ -87,7 +87,7 @@ fn row_7_no_receive_and_no_patience() {
 
 #[test]
 fn row_8_10_15_a_bad_remote_key_range_or_right() {
-    // The flushed receive shows that the responder is in Error.
+    // The refusal of the request moves the responder to Error, and that flushes the responder's receive.
     let remote = (S::IBV_WC_REM_ACCESS_ERR, ERR, Some(FLUSHED), ERR);
     let data = |link: &Link| link.left.memory(2, LOCAL).sge(0, 8);
     assert_eq!(fault(|link| Request::write(1, &[data(link)], &link.right.memory(1, ALL), 0).at(0, 1)), remote);

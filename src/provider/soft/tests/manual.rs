@@ -61,7 +61,7 @@ fn retries_take_their_time() {
     link.fabric.run();
     assert_eq!(link.left.completed(), [(1, S::IBV_WC_RETRY_EXC_ERR)]);
     assert_eq!(link.fabric.next_timer(), None);
-    // A manual clock stands still, so a waiting thread gets no time at which it must wake up.
+    // Only the program moves the clock of a manual fabric, so the device never tells a waiting thread when to wake up.
     assert_eq!(Soft.next_timer(link.left.context), None);
 }
 
