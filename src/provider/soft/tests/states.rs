@@ -56,7 +56,7 @@ fn each_required_attribute_is_required_and_each_other_refused() {
                 let needed = mask & bit != 0;
                 let allowed = optional(from, to).0 & bit != 0;
                 if allowed && !needed {
-                    // This device has no alternate paths, so it refuses both attributes.
+                    // This device has no alternate paths, so it refuses an alternate path and a migration state.
                     let missing = (M::IBV_QP_ALT_PATH | M::IBV_QP_PATH_MIG_STATE).0 & bit != 0;
                     let expected = if missing { Err(libc::EOPNOTSUPP) } else { Ok(()) };
                     let fresh = in_state(&node, RC, from);
