@@ -12,8 +12,9 @@ use std::fmt::{Debug, Display};
 fn shielded(event: impl FnOnce()) {
     // A subscriber cannot reach the state of this library, so its panic leaves no state half changed.
     if let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(event)) {
-        // The drop of the panic's value can panic again, so forget the value. No panic must unwind from here: some
-        // leaks are reported before the memory is forgotten.
+        // The drop of the panic's value can panic again, so forget the value. No panic may unwind from here: some
+        // callers report a leak before they forget the memory, and an unwind would free memory that the device may
+        // still use.
         std::mem::forget(panic);
     }
 }

@@ -261,8 +261,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         S: AlterableWhileDraining,
     {
         let refused = |source| TransitionFailure::Verb { to: SendQueueDrain::NAME, source };
-        // In Send Queue Drain, the specification allows such a change only after the queue has drained. Not every
-        // device checks this.
+        // The specification allows changes of a connection's attributes in Send Queue Drain only after the queue has
+        // drained. Not every device checks that, so check it here.
         if self.query().map_err(refused)?.draining {
             return Err(TransitionFailure::Draining);
         }

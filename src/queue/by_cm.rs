@@ -175,8 +175,8 @@ mod tests {
                 }
             }
         }
-        // A pair in any state but Reset and Ready To Send is refused, even with the provider that reports a connected
-        // pair in Reset.
+        // With `Profile::Siw`, a connected pair may be reported in Reset. But a pair in any state other than Reset and
+        // Ready To Send is refused.
         let (_context, pair, _poller) = pair(Profile::Siw);
         pair.end_traffic().unwrap();
         let failed = pair.moved_by_cm(ReadDepth::saturating(1)).map(drop).unwrap_err().source;

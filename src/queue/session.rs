@@ -16,8 +16,8 @@ pub(super) fn check_device(context: &ContextInner, limits: &Limits) -> Result<()
     if limits.posting == Posting::AtomicWrites {
         let device = context.query_device_ex()?;
         if device.device_cap_flags_ex & sys::HAS_ATOMIC_WRITE == 0 {
-            // This check is not left to the provider: that of soft-RoCE (rxe) posts atomic writes even on a kernel that
-            // does not support them.
+            // This check is not left to the provider: the provider of soft-RoCE (rxe) accepts atomic writes even if the
+            // kernel does not support them, and such writes never complete.
             return Err(CreateError::NoAtomicWrites(VerbError::unsupported("ibv_create_qp_ex")));
         }
     }

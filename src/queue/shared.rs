@@ -352,8 +352,8 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     pub fn resize(&mut self, receives: u32) -> Result<(), VerbError> {
         let refused = |errno| Err(VerbError::new("ibv_modify_srq", errno));
         let this = &mut *self.inner;
-        // These checks come before the verb. After it, an error number would not tell a refusal from a failure halfway:
-        // some providers use one number for both.
+        // Make these checks before the verb is called. Some providers return `EINVAL` both when they refuse a size and
+        // when a resize has failed halfway. So after the verb, the two cases look the same.
         let is_too_many = receives > this.poster.slab.slots();
         if this.is_broken() || receives == 0 || is_too_many || !fits(this.core(), receives)? {
             return refused(libc::EINVAL);

@@ -56,7 +56,7 @@ macro_rules! members_of_unions {
             $(#[$attribute])*
             #[inline(always)]
             $visible fn $name(&self) -> $type {
-                // SAFETY: the bytes of this member are initialised, and any bytes are valid for its type (see above).
+                // SAFETY: the macro is used only for members that are initialised and whose type allows any bytes.
                 unsafe { self.$member }
             }
         }
@@ -197,10 +197,10 @@ mod extended {
             return copy;
         }
         let whole = context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>();
-        // SAFETY: the mark (checked above) says that this context is the last member of a `verbs_context`. All versions
-        // have the same members at the end, `sz` among them.
+        // SAFETY: `abi_compat` is `EXTENDED`, so this context is the last member of a `verbs_context`. In all versions
+        // of libibverbs the last members of this struct are the same, and `sz` is one of them.
         let present = unsafe { (*whole).sz };
-        // The provider's table has no members before this offset.
+        // The provider's table has only the members at the offset `first` and after it.
         let first = size_of::<verbs_context>().saturating_sub(present).min(END);
         let (from, to) = (whole.wrapping_byte_add(first), (&raw mut copy).wrapping_byte_add(first));
         // SAFETY: the provider's table has all members from `first` on, and providers change no member while the

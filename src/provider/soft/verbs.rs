@@ -308,10 +308,9 @@ impl Provider for Soft {
         let pair = unsafe { find(qp.as_ptr()) };
         pair.control(Verb::ModifyQp, |state, index| {
             let new = state.modify_pair(index, attributes, mask)?;
-            // libibverbs also stores the new state in the C struct. This closure runs under the lock, so two threads
-            // can modify the pair at the same time.
-            // SAFETY: the pair is alive (caller). All writes of `state` are under the lock, and only the owner of the
-            // pair reads it.
+            // As libibverbs does, store the new state in the C struct too.
+            // SAFETY: the pair is alive (caller). Two threads may modify the pair at the same time, but every write of
+            // `state` is under the lock of the fabric, and the library never reads `state`.
             unsafe { (*qp.as_ptr()).state = new };
             Ok(())
         })

@@ -42,7 +42,7 @@ fn requests_complete_in_order_and_once() {
             let slot = random.below(4) as usize;
             let (number, pair) = pairs[slot];
             let (node, peer) = (&nodes[number], pairs[slot ^ 1].1);
-            // Picks a region. In 8 of 10 cases it is the region of the node `side` that has all rights.
+            // Picks a region. In 8 of 10 cases the region is on the node `side` and has all rights.
             let mut region = |side| match random.below(10) {
                 0 => random.pick(&regions),
                 1 => regions[4 + side],

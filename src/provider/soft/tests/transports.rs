@@ -65,7 +65,7 @@ fn each_required_attribute_is_required_and_each_other_refused() {
                 for bit in (0..26).map(|bit| 1_u32 << bit).filter(|&bit| bit != M::IBV_QP_STATE.0) {
                     let what = format!("{transport:?}, {from:?} to {to:?}, {bit:#x}");
                     if mask & bit == 0 && optional(transport, from, to).0 & bit != 0 {
-                        // This device has no alternate paths, so it refuses both attributes.
+                        // This device has no alternate paths, so it refuses an alternate path and a migration state.
                         let missing = (M::IBV_QP_ALT_PATH | M::IBV_QP_PATH_MIG_STATE).0 & bit != 0;
                         let expected = if missing { Err(libc::EOPNOTSUPP) } else { Ok(()) };
                         let fresh = in_state(&node, transport, from);

@@ -82,7 +82,7 @@ fn a_failed_send_stops_sending_and_not_receiving() {
     link.left.receive(link.a, 3, &[]);
     link.right.send(link.b, Request::send(4, &[]));
     assert_eq!(link.left.completed(), [(3, SUCCESS)]);
-    // The pair still receives after the failed send. But it cannot go from Send Queue Error to Send Queue Drain.
+    // From Send Queue Error the pair can go to Ready To Send, but not to Send Queue Drain.
     assert_eq!(link.a.enter(SQD), Err(libc::EINVAL));
     link.a.enter(RTS).unwrap();
     link.right.poll();

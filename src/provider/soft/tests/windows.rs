@@ -133,7 +133,7 @@ fn m2_m3_what_cannot_be_bound() {
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), 8, 16, WRITE), &both);
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), u64::MAX - 3, 8, WRITE), &both);
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), 0, 0, WRITE), &[TWO]);
-    // A window over private memory must consist of whole words.
+    // A window must consist of whole words if its region has no remote rights.
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), 4, 8, WRITE), &both);
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), 0, 12, WRITE), &both);
     // A window of type 2 must be invalidated before it is bound again.
@@ -414,8 +414,8 @@ fn a_bind_and_the_send_of_its_key_stay_in_order() {
 
 #[test]
 fn what_lies_behind_a_window_is_touched_by_whole_words() {
-    // Here the owner of a region sends from the memory behind a window and receives into it. Miri checks these accesses
-    // for data races.
+    // The owner of the region receives into memory behind the window, and then sends from this memory. Miri checks
+    // these accesses for data races.
     let link = Link::automatic();
     let region = link.right.memory(4, LOCAL | BIND);
     let window = link.right.window(ONE);
