@@ -44,7 +44,7 @@ impl<B: Brand> SharedPoller<B> {
     /// As [`split`](Self::split), for a pair whose sends and receives complete on different queues.
     ///
     /// Either queue may be the first to show that the pair has broken. So each half counts as a handle of both pollers,
-    /// and both need a driver or tasks that poll.
+    /// and both need a driver. Without one at either, a task that waits for room polls again and again.
     ///
     /// # Errors
     ///
