@@ -778,11 +778,8 @@ fn a_waker_that_panics_leaks_no_message() {
         let shared = lending.sender().clone();
         let noop = &mut Context::from_waker(Waker::noop());
         // All room is promised.
-        loop {
-            match pin!(shared.room()).poll(noop) {
-                Poll::Ready(permit) => mem::forget(permit.unwrap()),
-                Poll::Pending => break,
-            }
+        while let Poll::Ready(permit) = pin!(shared.room()).poll(noop) {
+            mem::forget(permit.unwrap());
         }
         let lease = domain.lease::<RemoteWrite, _>(domain.buffer(64).unwrap(), LONG).unwrap();
         let _lent = lending.lend(lease).unwrap();
