@@ -106,7 +106,7 @@ impl World {
 
     pub(super) fn forget(&mut self, value: Value) {
         self.stock.lost += usize::from(value.has_pair());
-        self.forgotten[0] += 1;
+        self.forgotten += 1;
         match &value {
             Value::Connecting(_, number) if self.attempts[*number].client != Client::Vanished => {
                 self.attempts[*number].client = Client::Forgotten;
@@ -154,10 +154,10 @@ impl World {
             };
             // A forgotten listener keeps the requests that were not taken.
             let identifiers = count("cm_identifiers");
-            let most = if forgotten[0] == 0 { 0 } else { forgotten[0] + attempts.len() };
-            assert!((forgotten[0]..=most).contains(&identifiers), "{forgotten:?} were forgotten, and {left} is left");
-            assert!(forgotten[0] > 0 || count("cm_events") == 0, "{left}");
-            assert!(forgotten[0] > 0 || is_removed || count("queue_pairs") == 0, "{left}");
+            let most = if forgotten == 0 { 0 } else { forgotten + attempts.len() };
+            assert!((forgotten..=most).contains(&identifiers), "{forgotten} were forgotten, and {left} is left");
+            assert!(forgotten > 0 || count("cm_events") == 0, "{left}");
+            assert!(forgotten > 0 || is_removed || count("queue_pairs") == 0, "{left}");
         }
         drop(context);
         seen

@@ -143,8 +143,8 @@ pub(crate) struct World {
     attempts: Vec<Attempt>,
     /// The addresses of the listeners, and whether each still listens. A listener that was forgotten listens for ever.
     listeners: Vec<(SocketAddr, bool)>,
-    /// The first number counts the identifiers that were forgotten. The second is always 0.
-    forgotten: [usize; 2],
+    /// How many identifiers were forgotten.
+    forgotten: usize,
     start: Instant,
     now: Duration,
     is_settled: bool,
@@ -184,7 +184,7 @@ impl World {
             stock: Stock::new(&context),
             attempts: Vec::new(),
             listeners: Vec::new(),
-            forgotten: [0; 2],
+            forgotten: 0,
             start: Instant::now(),
             now: Duration::ZERO,
             is_settled: false,
