@@ -13,6 +13,44 @@ fn waits<B: Brand>(shared: &SharedSender<B>) -> (Arc<Count>, Pin<Box<impl Future
     (woken, room)
 }
 
+/// A pair whose sends and receives complete on two queues, with a poller each, and its peer.
+struct Apart<B: Brand> {
+    domain: ProtectionDomain<B>,
+    at_sends: SharedPoller<B>,
+    at_receives: SharedPoller<B>,
+    sender: Sender<B>,
+    receiver: Receiver<B>,
+    peer: QueuePair<B, ReadyToSend>,
+}
+
+impl<B: Brand> Apart<B> {
+    /// With room for one send. The peer completes with the sends.
+    fn new(domain: ProtectionDomain<B>) -> Self {
+        Self::at(domain, true)
+    }
+
+    /// As [`new`](Self::new), or with both halves at the poller of the sends.
+    fn at(domain: ProtectionDomain<B>, is_apart: bool) -> Self {
+        let port = domain.context().active_port().unwrap();
+        let [(sends, at_sends), (receives, at_receives)] = [(); 2].map(|()| domain.completion_queue(32).unwrap());
+        let [at_sends, at_receives] = [at_sends, at_receives].map(SharedPoller::new);
+        let limits = Limits { sends: 1, receives: 4, ..Limits::default() };
+        let (queue, poller) = if is_apart { (&receives, &at_receives) } else { (&sends, &at_sends) };
+        let pair = domain.reliable_on(&sends, queue, &limits).unwrap().into_init(&port).unwrap();
+        let peer = domain.reliable(&sends, &Limits { sends: 8, ..limits }).unwrap().into_init(&port).unwrap();
+        let (pair, peer) = connect_to_each_other(&domain, pair, peer, &ConnectAttributes::default());
+        let (sender, receiver) = SharedPoller::split_on(&at_sends, poller, pair).unwrap();
+        Self { domain, at_sends, at_receives, sender, receiver, peer }
+    }
+}
+
+/// A message that is too long for a receive of 8 bytes.
+fn long<B: Brand>(domain: &ProtectionDomain<B>) -> Buffer<B> {
+    let mut long = domain.buffer(64).unwrap();
+    long.set_len(64).unwrap();
+    long
+}
+
 #[test]
 fn who_waits_for_room_is_woken_when_the_pair_is_aborted() {
     let Tasks { poller, left: (sender, _receiver), right: _right, .. } =
@@ -34,9 +72,7 @@ fn who_waits_for_room_is_woken_when_a_receive_fails() {
     let shared = sender.into_shared();
     let (woken, mut room) = waits(&shared);
     receiver.post(domain.buffer(8).unwrap()).unwrap();
-    let mut long = domain.buffer(64).unwrap();
-    long.set_len(64).unwrap();
-    driver.block_on(peer.send(long).unwrap()).unwrap().unwrap_err();
+    driver.block_on(peer.send(long(&domain)).unwrap()).unwrap().unwrap_err();
     assert!(support::eventually(|| {
         takes_turns(&mut driver);
         woken.0.load(Ordering::SeqCst) > 0
@@ -52,14 +88,8 @@ fn who_waits_for_room_is_woken_when_a_receive_fails_at_another_poller() {
         return;
     }
     for drops in [false, true] {
-        let domain = context().checked_domain().unwrap();
-        let port = domain.context().active_port().unwrap();
-        let [(sends, at_sends), (receives, at_receives)] = [(); 2].map(|()| domain.completion_queue(16).unwrap());
-        let [at_sends, at_receives] = [at_sends, at_receives].map(SharedPoller::new);
-        let limits = Limits { sends: 1, receives: 1, ..Limits::default() };
-        let pair = || domain.reliable_on(&sends, &receives, &limits).unwrap().into_init(&port).unwrap();
-        let (left, mut right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
-        let (sender, mut receiver) = SharedPoller::split_on(&at_sends, &at_receives, left).unwrap();
+        let apart = Apart::new(context().checked_domain().unwrap());
+        let Apart { domain, at_sends, at_receives, sender, mut receiver, mut peer } = apart;
         let drivers = [&at_sends, &at_receives].map(|poller| {
             let driver = poller.driver().unwrap();
             thread::spawn(move || driver.run_on_thread().unwrap())
@@ -68,12 +98,10 @@ fn who_waits_for_room_is_woken_when_a_receive_fails_at_another_poller() {
         let (woken, room) = waits(&shared);
         receiver.post(domain.buffer(8).unwrap()).unwrap();
         let receiver = (!drops).then_some(receiver);
-        let mut long = domain.buffer(64).unwrap();
-        long.set_len(64).unwrap();
-        right.post_send(long).unwrap();
+        peer.post_send(long(&domain)).unwrap();
         assert!(support::eventually(|| woken.0.load(Ordering::SeqCst) > 0));
         drop(block_on(room));
-        drop((shared, receiver, right, at_sends, at_receives));
+        drop((shared, receiver, peer, at_sends, at_receives));
         drivers.into_iter().for_each(|driver| driver.join().unwrap());
     }
 }
@@ -82,22 +110,14 @@ fn who_waits_for_room_is_woken_when_a_receive_fails_at_another_poller() {
 #[test]
 fn a_receiver_that_waits_for_the_pool_sees_a_send_that_fails_at_another_poller() {
     let (_fabric, domain) = support::own_device!();
-    let port = domain.context().active_port().unwrap();
-    let [(sends, at_sends), (receives, at_receives)] = [(); 2].map(|()| domain.completion_queue(16).unwrap());
-    let [at_sends, at_receives] = [at_sends, at_receives].map(SharedPoller::new);
-    let limits = Limits { sends: 1, receives: 1, ..Limits::default() };
-    let pair = || domain.reliable_on(&sends, &receives, &limits).unwrap().into_init(&port).unwrap();
-    let (left, mut right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
-    let (mut sender, mut receiver) = SharedPoller::split_on(&at_sends, &at_receives, left).unwrap();
+    let Apart { domain, at_sends: _at_sends, at_receives, mut sender, mut receiver, mut peer } = Apart::new(domain);
     let mut driver = at_receives.driver().unwrap();
     let classes = vec![SizeClass { len_bytes: 8, count: 1 }];
     let pool = domain.pool(&PoolOptions { classes, growth: Growth::Never, ..PoolOptions::default() }).unwrap();
     let _taken = pool.try_take(8).unwrap();
     receiver.refill_from(&pool, 8, 1).unwrap();
-    right.post_receive(domain.buffer(8).unwrap()).unwrap();
-    let mut long = domain.buffer(64).unwrap();
-    long.set_len(64).unwrap();
-    let _sent = sender.send(long).unwrap();
+    peer.post_receive(domain.buffer(8).unwrap()).unwrap();
+    let _sent = sender.send(long(&domain)).unwrap();
     assert!(driver.block_on(receiver.next()).unwrap().is_none());
 }
 
@@ -160,9 +180,7 @@ fn a_connection_ends_when_a_shared_receive_of_it_fails() {
         let waker = Waker::from(Arc::clone(&woken));
         let mut context = Context::from_waker(&waker);
         assert!(server.poll_closed(&mut context).is_pending());
-        let mut long = domain.buffer(64).unwrap();
-        long.set_len(64).unwrap();
-        client.post_send(long).unwrap();
+        client.post_send(long(&domain)).unwrap();
         assert!(support::eventually(|| {
             takes_turns(&mut driver);
             woken.0.load(Ordering::SeqCst) > 0
@@ -216,9 +234,7 @@ fn the_late_end_of_an_old_pair_hides_nothing_of_a_new_one() {
         let mut room = Box::pin(shared.room());
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         receiver.post(domain.buffer(8).unwrap()).unwrap();
-        let mut long = domain.buffer(64).unwrap();
-        long.set_len(64).unwrap();
-        right.post_send(long).unwrap();
+        right.post_send(long(&domain)).unwrap();
         for _ in 0..10 {
             takes_turns(&mut at_b);
         }
@@ -257,18 +273,9 @@ fn the_receives_come_out_after_closed_has_named_an_uncertain_post() {
 #[test]
 fn who_waits_for_room_of_a_sender_of_its_own_is_woken_when_a_receive_is_uncertain() {
     for is_split in [false, true] {
-        let fabric = Fabric::new();
-        let context = interlock::Context::open_on(&fabric, "soft0").unwrap();
-        let domain = context.checked_domain().unwrap();
-        let port = domain.context().active_port().unwrap();
-        let [(sends, at_sends), (receives, at_receives)] = [(); 2].map(|()| domain.completion_queue(16).unwrap());
-        let [at_sends, at_receives] = [at_sends, at_receives].map(SharedPoller::new);
-        let limits = Limits { sends: 1, receives: 1, ..Limits::default() };
-        let receives = if is_split { &receives } else { &sends };
-        let pair = || domain.reliable_on(&sends, receives, &limits).unwrap().into_init(&port).unwrap();
-        let (left, _right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
-        let at = if is_split { &at_receives } else { &at_sends };
-        let (mut sender, mut receiver) = SharedPoller::split_on(&at_sends, at, left).unwrap();
+        let (fabric, domain) = support::own_device!();
+        let Apart { domain, at_sends, at_receives, mut sender, mut receiver, peer: _peer } =
+            Apart::at(domain, is_split);
         let [mut of_sends, mut of_receives] = [&at_sends, &at_receives].map(|poller| poller.driver().unwrap());
         let _sent = sender.send(domain.buffer(8).unwrap()).unwrap();
         let woken = Arc::new(Count::default());
@@ -294,13 +301,7 @@ fn who_waits_for_room_of_a_sender_of_its_own_is_woken_when_a_receive_is_uncertai
 fn who_waits_for_room_sees_a_receive_fail_at_a_poller_without_a_driver() {
     for had_driver in [false, true] {
         let (_fabric, domain) = support::own_device!();
-        let port = domain.context().active_port().unwrap();
-        let [(sends, at_sends), (receives, at_receives)] = [(); 2].map(|()| domain.completion_queue(16).unwrap());
-        let [at_sends, at_receives] = [at_sends, at_receives].map(SharedPoller::new);
-        let limits = Limits { sends: 1, receives: 1, ..Limits::default() };
-        let pair = || domain.reliable_on(&sends, &receives, &limits).unwrap().into_init(&port).unwrap();
-        let (left, mut right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
-        let (sender, mut receiver) = SharedPoller::split_on(&at_sends, &at_receives, left).unwrap();
+        let Apart { domain, at_sends, at_receives, sender, mut receiver, mut peer } = Apart::new(domain);
         let mut driver = at_sends.driver().unwrap();
         let other = had_driver.then(|| at_receives.driver().unwrap());
         let shared = sender.into_shared();
@@ -311,9 +312,7 @@ fn who_waits_for_room_sees_a_receive_fail_at_a_poller_without_a_driver() {
         // Who was woken by the end of the driver polls once more.
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         receiver.post(domain.buffer(8).unwrap()).unwrap();
-        let mut long = domain.buffer(64).unwrap();
-        long.set_len(64).unwrap();
-        right.post_send(long).unwrap();
+        peer.post_send(long(&domain)).unwrap();
         // As a runtime does: the future is polled after it was woken.
         assert!((0..50).any(|_| {
             takes_turns(&mut driver);
@@ -333,14 +332,7 @@ fn a_wait_that_has_ended_leaves_no_waker_at_the_other_poller() {
 
 fn ends_without_a_trace(has_waited: bool) {
     let (_fabric, domain) = support::own_device!();
-    let port = domain.context().active_port().unwrap();
-    let [(sends, at_sends), (receives, at_receives)] = [(); 2].map(|()| domain.completion_queue(16).unwrap());
-    let [at_sends, at_receives] = [at_sends, at_receives].map(SharedPoller::new);
-    let limits = Limits { sends: 1, receives: 4, ..Limits::default() };
-    let pair = || domain.reliable_on(&sends, &receives, &limits).unwrap().into_init(&port).unwrap();
-    let peer = domain.reliable(&sends, &Limits { sends: 8, ..limits }).unwrap().into_init(&port).unwrap();
-    let (left, mut right) = connect_to_each_other(&domain, pair(), peer, &ConnectAttributes::default());
-    let (sender, mut receiver) = SharedPoller::split_on(&at_sends, &at_receives, left).unwrap();
+    let Apart { domain, at_sends, at_receives, sender, mut receiver, mut peer } = Apart::new(domain);
     let _of_sends = at_sends.driver().unwrap();
     let of_receives = at_receives.driver().unwrap();
     let shared = sender.into_shared();
@@ -357,12 +349,12 @@ fn ends_without_a_trace(has_waited: bool) {
     drop((room, waker));
     // Nobody waits any more. The driver of the receives should sleep while messages come.
     let thread = thread::spawn(move || of_receives.run_on_thread().unwrap());
-    thread::sleep(Duration::from_millis(50));
+    assert!(support::eventually(|| at_receives.counters().turns > 0));
     let PollerCounters { turns: before, .. } = at_receives.counters();
     let mut messages = 0;
     for _ in 0..4 {
         receiver.post(domain.buffer(8).unwrap()).unwrap();
-        right.post_send(domain.buffer(8).unwrap()).unwrap();
+        peer.post_send(domain.buffer(8).unwrap()).unwrap();
         thread::sleep(Duration::from_millis(20));
         messages += usize::from(poll_once(&mut Box::pin(receiver.next())).is_ready());
     }
@@ -445,9 +437,7 @@ fn many_pairs_of_one_number_are_no_matter() {
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         if at == 19 {
             receiver.post(domain.buffer(8).unwrap()).unwrap();
-            let mut long = domain.buffer(64).unwrap();
-            long.set_len(64).unwrap();
-            peer.post_send(long).unwrap();
+            peer.post_send(long(&domain)).unwrap();
             let polled = catch_unwind(AssertUnwindSafe(|| {
                 for _ in 0..10 {
                     takes_turns(&mut at_b);
