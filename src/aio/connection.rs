@@ -31,7 +31,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// A pair that is connected to a peer, for tasks: [`cm`](super::cm) and [`tcp`](super::tcp) make it.
+/// A pair that is connected to a peer, for tasks: [`cm`](super::cm) and [`tcp`](super::tcp) make it. Its sends and its
+/// receives complete on one queue. For a pair with two queues there are only halves:
+/// [`SharedPoller::split_on`].
 ///
 /// The fields are public: a program takes the connection apart with a pattern, so that one task sends while another
 /// receives. The program must then keep the link, since dropping the link ends the connection.
@@ -130,8 +132,8 @@ impl<B: Brand, T: Transport> Connection<B, T> {
     /// Closes the connection: tells the peer, moves the pair to Error, waits until all its requests have come out, and
     /// destroys it. Sends that have not completed are flushed; a program that wants them to arrive awaits them first.
     ///
-    /// If `sender` and `receiver` were exchanged for those of other connections, both are dropped, and nothing comes
-    /// back.
+    /// If the program has exchanged `sender` or `receiver` for that of another connection, both are dropped, and
+    /// nothing comes back. [`Sender::close`] gives them back in that case.
     pub fn close(self) -> Closing<B, T> {
         let Self { sender, receiver, link } = self;
         let Link { mut bond, keep_alive, .. } = link;
@@ -212,7 +214,8 @@ impl<B: Brand, T: Transport> Asks for Connection<B, T> {
 /// Receiving, and the end.
 impl<B: Brand, T: Carries<Write>> Connection<B, T> {
     /// The next receive that completes: see [`Receiver::next`]. When the connection has ended, the posted receives come
-    /// out as flushed, and then this returns `None`.
+    /// out as flushed, and then this returns `None`. It also returns `None` while no receive is posted, so `None` alone
+    /// does not mean the end: ask [`closed`](Self::closed).
     ///
     /// While this waits, it watches for the end of the connection, and keeps the connection [alive](Self::keep_alive).
     ///

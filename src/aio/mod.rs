@@ -6,7 +6,8 @@
 //! receives.
 //!
 //! - *A future holds no memory.* While a request is in flight its memory is in the ledger, as always. If the future is
-//!   dropped or forgotten, in a `select!` or with its task, only the answer is abandoned; the request goes on.
+//!   dropped, in a `select!` or with its task, only the answer is abandoned; the request goes on. A future that is
+//!   forgotten leaks: see [where memory is](#where-memory-is).
 //! - *Whoever waits polls*: a future polls the completion queue itself, so an answer that has come already costs no
 //!   task switch. A [`Driver`], on a thread or as a task, sleeps for all futures whose answer has not come.
 //! - *Nothing is allocated* for a request.
@@ -20,19 +21,25 @@
 //!   SharedChannel ──connect──▶ Connection ──send, write, read──▶ Posted ──await──▶ Buffer
 //!   Listener ──accept──▶ Request ──accept──▶   │   └─next──▶ Success
 //!   tcp::connect, tcp::Listener ───────────▶   ├─closed──▶ End
-//!                                              └─close──▶ Closing ──await──▶ Closed, with every buffer
+//!                                              └─close──▶ Closing ──await──▶ Closed, with the buffers
 //! ```
+//!
+//! # Many tasks, one pair
+//!
+//! A [`Sender`] is for one task. A [`SharedSender`] is a handle that many tasks have. It lends its sender to a closure,
+//! under a lock and as a [`LentSender`], which posts and does not wait. A task that finds the queue full waits in a
+//! line for a [`Permit`]: room for one request. A receiver has no such handle: one task receives, and hands messages on.
 //!
 //! # Rules
 //!
-//! The compiler enforces each of them; `ui-tests/aio` has programs that break them.
+//! The compiler enforces each of them; programs that break them are in `ui-tests/aio` of the repository.
 //!
 //! - A1: a connection that is being closed is gone.
 //! - A2: memory that a task has posted is gone until its answer.
-//! - A3: a permit is for one post.
+//! - A3: a permit is used once.
 //! - A4: a permit ends before its sender.
 //! - A5: what a task posts is of the domain of its queue pair.
-//! - A6: a sender has one holder.
+//! - A6: a sender is not cloned.
 //! - A7: a sender that is lent does not wait.
 //! - A8: a sender that is lent is not exchanged for another one.
 //!

@@ -25,7 +25,7 @@ use std::task::{Context, Poll};
 /// and `posted` may be polled again.
 ///
 /// The future has no deadline, since verbs have none: put a timeout around `&mut posted`.
-#[must_use = "the request is posted, but its memory comes back only if the future is awaited"]
+#[must_use = "the request is posted; if the future is dropped, its answer is lost, and its memory goes to its pool or to `Sender::take_stray`"]
 pub struct Posted<B, V> {
     /// `None` after the answer was given.
     desk: Option<Arc<Desk<B>>>,

@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 ///
 /// Dropping the future abandons the answer, not the requests: see [`Posted`](super::Posted). The drop also drops the
 /// buffers that have come back already. Call [`take_buffers`](Self::take_buffers) first to keep them.
-#[must_use = "the requests are posted, but their memory comes back only if the future is awaited"]
+#[must_use = "the requests are posted; if the future is dropped, their memory goes to its pool or to `Sender::take_stray`"]
 pub struct PostedAll<B> {
     desk: Arc<Desk<B>>,
     /// The first request that has not been answered.

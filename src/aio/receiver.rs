@@ -140,7 +140,8 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         Ok(())
     }
 
-    /// The next receive that completes. `None` if no receive is posted, since then none can complete. A receiver that
+    /// The next receive that completes. `None` if no receive is posted, since then none can complete. That is not the
+    /// end: post a receive, and call again. A receiver that
     /// [posts by itself](Self::refill_from) then waits for a buffer of the pool instead. It returns `None` only if its
     /// `most` is 0, the pair is broken, or the provider refuses the receive.
     ///

@@ -33,8 +33,29 @@ use std::task::{Context, Poll};
 /// Requests are posted in the order of the calls, and a request is executed even if nobody awaits it. A call that
 /// cannot post gives the memory back in its error. If the queue is full, [`room`](Self::room) waits for room.
 ///
-/// A sender is for one task. [`into_shared`](Self::into_shared) makes a sender for many tasks, which lends its sender
-/// for the length of a call: as a sender whose mode `M` is [`Borrowed`](super::Borrowed).
+/// [`SharedPoller::split`] makes a sender, and a [`Connection`](super::Connection) has one. A sender is for one task;
+/// [`into_shared`](Self::into_shared) makes a sender for many tasks, which lends a [`LentSender`] for the length of a
+/// call. The mode `M` tells the two apart.
+///
+/// # Examples
+///
+/// ```
+/// # use interlock::{Context, Limits};
+/// # use interlock::aio::{SharedPoller, block_on};
+/// # interlock::domain! { struct Docs; }
+/// # let domain = Context::open("soft0")?.named_domain(Docs)?;
+/// # let port = domain.context().active_port()?;
+/// # let (queue, poller) = domain.completion_queue(16)?;
+/// # let pair = domain.reliable(&queue, &Limits::default())?.into_init(&port)?;
+/// # let own = pair.endpoint();
+/// # let pair = pair.connect(&own)?; // the pair is its own peer
+/// let (mut sender, mut receiver) = SharedPoller::new(poller).split(pair)?;
+/// receiver.post(domain.buffer(8)?)?;
+/// let sent = sender.send(domain.buffer(8)?)?; // posted now
+/// let buffer = block_on(sent)?; // its memory, when the request has completed
+/// # drop(buffer);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Rules
 ///

@@ -31,7 +31,8 @@ pub(super) mod sealed {
     }
 }
 
-/// How a [`Sender`](super::Sender) of one task has its half: for itself.
+/// The mode of a plain [`Sender`](super::Sender): it owns its half of the pair. A program names this only in code for
+/// every [`SenderMode`].
 pub struct Owned<B, T> {
     // Declared before `lane`, and so dropped before `lane`. The drop of the pair's last half sends mail to the poller,
     // and the drop of `lane` can then end the driver. In this order the driver reads the mail before it ends, and can
@@ -63,7 +64,8 @@ impl<B, T> sealed::Sealed<B, T> for Owned<B, T> {
     }
 }
 
-/// How a [`LentSender`](super::LentSender) has its half: borrowed, under the lock of the shared sender.
+/// The mode of a [`LentSender`](super::LentSender): it borrows the half of a [`SharedSender`](super::SharedSender),
+/// under its lock. A program names this only in code for every [`SenderMode`].
 pub struct Borrowed<'s, B, T> {
     owned: &'s mut Owned<B, T>,
     /// How much room posts leave for other tasks.

@@ -57,14 +57,14 @@ impl<B: Brand, T: Transport> Sender<B, T> {
 }
 
 impl<B: Brand, T: Transport> SharedSender<B, T> {
-    /// Lends the sender to `f`, to post. Meanwhile a task that calls this on another thread blocks that thread, so `f`
-    /// should only post, and should return the futures instead of dropping them: the drop of a future may wake other
-    /// tasks, and so may a call of `with` on another `SharedSender`. `f` must not use this `SharedSender`, or it
-    /// deadlocks.
+    /// Lends the sender to `f`, under a lock. A task that calls this meanwhile on another thread blocks that thread, so
+    /// `f` should only post, and return the futures.
     ///
-    /// The posts of `f` cannot use room that [`room`](Self::room) has promised to others. While others wait for room,
-    /// they cannot use any. If no other room is left, they fail with
-    /// [`PostError::QueueFull`](crate::PostError::QueueFull).
+    /// `f` must not use this `SharedSender`, or it deadlocks. So `f` should not drop futures, and not call `with` of
+    /// another `SharedSender`: both may wake tasks under the lock, and a waker may poll a task that uses this one.
+    ///
+    /// The posts of `f` cannot use room that [`room`](Self::room) has promised to others. While a task waits in `room`,
+    /// every post of `f` fails with [`PostError::QueueFull`](crate::PostError::QueueFull), even if the queue has room.
     pub fn with<R>(&self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {
         // Declared before `inner`, and so dropped after `inner`, even if `f` panics. The drop of `deferred` wakes
         // tasks, which must not happen under the lock.

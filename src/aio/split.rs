@@ -43,8 +43,12 @@ impl<B: Brand> SharedPoller<B> {
 
     /// As [`split`](Self::split), for a pair whose sends and receives complete on different queues.
     ///
-    /// Either queue may be the first to show that the pair has broken. So each half counts as a handle of both pollers,
-    /// and both need a driver. Without one at either, a task that waits for room polls again and again.
+    /// Either queue may be the first to show that the pair has broken. So both pollers need a driver, and neither
+    /// driver ends before both halves are gone. Without a driver at either, a task that waits for room polls again and
+    /// again.
+    ///
+    /// The halves cannot become a [`Connection`](super::Connection), which has one poller. To learn why the pair has
+    /// broken, ask [`Sender::first_failure`].
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Rule A6: a sender has one holder.
+//! Rule A6: a sender is not cloned.
 //! Error: E0599
 
 use interlock::aio::Sender;

@@ -1,4 +1,4 @@
-//! Rule A3: a permit is for one post.
+//! Rule A3: a permit is used once.
 
 use interlock::aio::Permit;
 use interlock::{Brand, Buffer};

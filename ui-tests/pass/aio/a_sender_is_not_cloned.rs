@@ -1,4 +1,4 @@
-//! Rule A6: a sender has one holder.
+//! Rule A6: a sender is not cloned.
 
 use interlock::aio::Sender;
 
