@@ -28,7 +28,8 @@
 //!
 //! A [`Sender`] is for one task. A [`SharedSender`] is a handle that many tasks have. It lends its sender to a closure,
 //! under a lock and as a [`LentSender`], which posts and does not wait. A task that finds the queue full waits in a
-//! line for a [`Permit`]: room for one request. A receiver has no such handle: one task receives, and hands messages on.
+//! line for a [`Permit`]: room for one request. A receiver has no such handle: one task receives, and hands messages
+//! on.
 //!
 //! # Rules
 //!
