@@ -202,6 +202,7 @@ impl<B: Brand, T: Transport> Closing<B, T> {
     /// Destroys the pair at once, without waiting for its requests.
     pub fn now(mut self) -> Closed<B> {
         let Some(mut ending) = self.ending.take() else { return nothing() };
+        self.deadline = None;
         ending.destroy(false);
         ending.settle_left();
         ending.into_closed()
@@ -315,6 +316,9 @@ impl<B: Brand, T: Transport> Ending<B, T> {
             self.drained.map_or((false, None), |drained| (drained.has_drained, drained.not_destroyed));
         let closed = Closed { first_failure: self.first_failure, receives, strays, has_drained, not_destroyed };
         trace::closed(closed.receives.len(), closed.strays.len(), has_drained);
+        // These drops run code of the program. If it panics, `closed` is dropped; a value that is already being
+        // returned would be leaked.
+        drop((self.pair, self.sends, self.receives, self.next_kick, self._bond));
         closed
     }
 }

@@ -239,11 +239,15 @@ impl SharedChannel {
         let is_iwarp = resolved.is_iwarp();
         let connecting =
             resolved.connect(pair, parameters, data).map_err(|failed| failed.map(|(_, pair)| pair.into()))?;
-        match self.go_on(connecting, is_iwarp, &mut timer).await {
+        let connected = match self.go_on(connecting, is_iwarp, &mut timer).await {
             Went::Done(connection) => self.connected(poller, connection),
             Went::Failed(failed) => Err(Failed { cause: of_all(failed.cause, timeout), value: failed.value }),
             Went::Late(connecting) => Err(connecting.give_up(Cause::TimedOut(timeout))),
-        }
+        };
+        // The timer perhaps has a waker. If its drop panics, `connected` is dropped. A value that is already being
+        // returned would be leaked.
+        drop(timer);
+        connected
     }
 
     fn connected<B: Brand, T: Reliable>(
@@ -415,11 +419,14 @@ impl Request {
         let pair = on_poller(poller, pair)?;
         let mut timer = Timer::after(poller, timeout);
         let accepting = inner.accept(pair, parameters, data)?;
-        match channel.go_on(accepting, false, &mut timer).await {
+        let connected = match channel.go_on(accepting, false, &mut timer).await {
             Went::Done(connection) => channel.connected(poller, connection),
             Went::Failed(failed) => Err(failed),
             Went::Late(accepting) => Err(accepting.give_up(Cause::TimedOut(timeout))),
-        }
+        };
+        // As in `connect_with`.
+        drop((timer, channel));
+        connected
     }
 }
 

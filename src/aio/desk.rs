@@ -28,6 +28,7 @@ use crate::queue::QueueIds;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::types::Qpn;
 use std::convert::Infallible;
+use std::mem;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -294,7 +295,11 @@ impl<B> Desk<B> {
             });
             after.run();
             match attempt {
-                Attempt::Ready(found) => return Poll::Ready(Ok(found)),
+                Attempt::Ready(found) => {
+                    // If this drop panics, `found` is dropped. A value that is already being returned would be leaked.
+                    drop(mine.take());
+                    return Poll::Ready(Ok(found));
+                }
                 Attempt::Again => {}
                 Attempt::NeedsWaker => mine = Some(context.waker().clone()),
                 Attempt::Parked => return Poll::Pending,
@@ -488,10 +493,9 @@ impl<B> Desk<B> {
 
     /// The driver is gone. All who wait are woken, and from now on poll by themselves.
     pub(super) fn leave_driver(&self) {
-        let wakers = self.with(|state| {
-            state.driver = DriverState::Absent;
+        let (_driver, wakers) = self.with(|state| {
             state.is_armed = false;
-            state.take_wakers()
+            (mem::replace(&mut state.driver, DriverState::Absent), state.take_wakers())
         });
         wake_all(wakers);
     }

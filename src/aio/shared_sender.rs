@@ -150,7 +150,7 @@ type OldWaker = Option<Waker>;
 /// What a look at the line has found.
 enum Look {
     /// The caller has a permit. The first waker is that of the next one in the line.
-    Permit(Option<Waker>, #[allow(dead_code, reason = "is dropped")] [OldWaker; 2]),
+    Permit(WakeOnDrop, [OldWaker; 3]),
     /// The caller is the first in the line. It waits for a permit to end, or for a request of the sender to complete.
     First(#[allow(dead_code, reason = "is dropped")] OldWaker),
     /// The caller waits for those in front of it.
@@ -180,10 +180,11 @@ impl<B: Brand, T: Transport> Room<'_, B, T> {
         });
         let is_first = inner.waiting.front().is_some_and(|&(first, _)| first == number);
         if is_first && (inner.sender.free() > inner.permits || inner.sender.is_broken()) {
-            inner.waiting.pop_front();
+            let own = inner.waiting.pop_front().and_then(|(_, waker)| waker);
             inner.permits += 1;
             self.number = None;
-            return Look::Permit(inner.first_waker(), self.stop_waiting());
+            let [for_room, watch] = self.stop_waiting();
+            return Look::Permit(WakeOnDrop(inner.first_waker()), [own, for_room, watch]);
         }
         let place = inner.waiting.iter_mut().find(|(other, _)| *other == number);
         let old = place.and_then(|(_, place)| place.replace(waker));
@@ -201,13 +202,12 @@ impl<'s, B: Brand, T: Transport> Future for Room<'s, B, T> {
         let mut is_noted = false;
         loop {
             match self.look(context.waker().clone()) {
-                Look::Permit(next, _) => {
-                    // If the waker below panics, this is dropped, and the room is free again.
+                Look::Permit(next, old) => {
+                    // If a waker below panics, this is dropped, and the room is free again.
                     let permit = Permit { sender: self.sender };
+                    drop(old);
                     // Perhaps there is room for the next task in the line too, so wake it.
-                    if let Some(next) = next {
-                        next.wake();
-                    }
+                    drop(next);
                     return Poll::Ready(Ok(permit));
                 }
                 Look::First(_) if !is_noted => {}

@@ -371,8 +371,8 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
             // `rdma_connect`, so the next arm calls `join`.
             Meaning::End(cause @ Cause::DeviceRemoved) => Err(self.give_up(cause)),
             Meaning::End(cause) => {
-                let (_id, pair) = self.asked.join();
-                Err(Failed { value: after_failure(pair, self.is_iwarp), cause })
+                let (id, pair) = self.asked.join();
+                Err(Failed::ending(id, after_failure(pair, self.is_iwarp), cause))
             }
             Meaning::NotAsked(error) => Err(self.not_asked(error)),
             Meaning::Respond => self.respond(event.parameters).map(Progress::Done),
@@ -383,9 +383,10 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
 
     /// Withdraws the request.
     pub(crate) fn give_up(self, cause: Cause) -> Failed<AnyQueuePair<B, T>> {
-        let returned = self.asked.join_if_returned();
-        let value = returned.map_or(AnyQueuePair::Vacant, |(_id, pair)| after_failure(pair, self.is_iwarp));
-        Failed { value, cause }
+        match self.asked.join_if_returned() {
+            Some((id, pair)) => Failed::ending(id, after_failure(pair, self.is_iwarp), cause),
+            None => Failed { value: AnyQueuePair::Vacant, cause },
+        }
     }
 
     /// iWARP: the thread's call of `rdma_connect` has failed.
@@ -403,7 +404,7 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
         // But not every device reports such a move.
         let is_moved =
             had_stream || !pair.is_spared_by_failed_connects() || matches!(pair.query_state(), Ok(DeviceState::Error));
-        Failed { value: after_failure(pair, is_moved), cause }
+        Failed::ending(id, after_failure(pair, is_moved), cause)
     }
 
     /// The peer has accepted: brings the pair up and establishes the connection.
@@ -412,14 +413,17 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
         let (mut id, pair) = asked.join();
         let [serves, starts] = [agreed(serves, answer.responder_resources), agreed(starts, answer.initiator_depth)];
         // If the peer has ended since its answer, the calls below fail. Then `why` takes the event with the cause.
-        let up = bring_up(&*id.raw, pair, [serves, starts], parameters.min_rnr_timer).map_err(|failed| {
-            let Failed { value, cause } = failed;
-            let cause =
-                if matches!(cause, Cause::PeerGone(_)) { why(&id.events, Phase::Connecting, cause) } else { cause };
-            Failed { value, cause }
-        })?;
+        let up = match bring_up(&*id.raw, pair, [serves, starts], parameters.min_rnr_timer) {
+            Ok(up) => up,
+            Err(Failed { value, cause }) => {
+                let cause =
+                    if matches!(cause, Cause::PeerGone(_)) { why(&id.events, Phase::Connecting, cause) } else { cause };
+                return Err(Failed::ending(id, value, cause));
+            }
+        };
         if let Err(error) = id.raw.establish() {
-            return Err(Failed { value: errored(up), cause: why(&id.events, Phase::Connecting, peer_gone(error)) });
+            let cause = why(&id.events, Phase::Connecting, peer_gone(error));
+            return Err(Failed::ending(id, errored(up), cause));
         }
         Ok(Connection::new(up, id, PeerData(answer.private_data)))
     }
@@ -434,7 +438,7 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
             // The pair is not in Ready To Send. Perhaps the peer has ended since its answer.
             Err(error) => {
                 let cause = why_not_adopted(&id.events, Phase::Connecting, error.source);
-                Err(Failed { value: errored(error.queue_pair), cause })
+                Err(Failed::ending(id, errored(error.queue_pair), cause))
             }
         }
     }

@@ -284,6 +284,14 @@ impl<T> Failed<T> {
         self.cause
     }
 
+    /// The failure of a step with which its identifier `id` ends. That end wakes tasks. If a waker panics, `value` is
+    /// dropped. A value that is already being returned would be leaked.
+    pub(super) fn ending<I>(id: I, value: T, cause: Cause) -> Self {
+        let failed = Self { value, cause };
+        drop(id);
+        failed
+    }
+
     pub(crate) fn map<U>(self, f: impl FnOnce(T) -> U) -> Failed<U> {
         Failed { value: f(self.value), cause: self.cause }
     }

@@ -200,13 +200,16 @@ impl Request {
     ) -> Result<Accepting<B, T>, Failed<AnyQueuePair<B, T>>> {
         let Self { mut id, device, asked, data: peer_data, .. } = self;
         if let Err(cause) = same_device(&device, &pair) {
-            return Err(Failed { value: pair.into(), cause });
+            return Err(Failed::ending(id, pair.into(), cause));
         }
         let [serves, starts] = pair.depths_at_most([parameters.responder_depth, parameters.initiator_depth]);
         let depths = [serves.min(asked[0]), starts.min(asked[1])];
         let pair = match device.is_iwarp {
             true => Rising::ByDevice(pair, depths[1]),
-            false => Rising::Up(bring_up(&*id.raw, pair, depths, parameters.min_rnr_timer)?),
+            false => match bring_up(&*id.raw, pair, depths, parameters.min_rnr_timer) {
+                Ok(pair) => Rising::Up(pair),
+                Err(Failed { value, cause }) => return Err(Failed::ending(id, value, cause)),
+            },
         };
         let accepted = match &pair {
             Rising::Up(pair) => id.raw.accept(&parameters.to_raw(pair, depths, data.as_bytes())),
@@ -224,7 +227,7 @@ impl Request {
                     Rising::Up(pair) => someone_gone(error, pair),
                     Rising::ByDevice(pair, _) => someone_gone(error, pair),
                 };
-                Err(Failed { value: pair.down(), cause })
+                Err(Failed::ending(id, pair.down(), cause))
             }
         }
     }
@@ -255,7 +258,7 @@ impl<B: Brand, T: Reliable> Accepting<B, T> {
     pub fn wait(self, timeout: Duration) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
         match self.go_on(Patience::of(timeout))? {
             Progress::Done(connection) => Ok(connection),
-            Progress::Pending(this) => Err(Failed { value: this.pair.down(), cause: Cause::TimedOut(timeout) }),
+            Progress::Pending(this) => Err(this.give_up(Cause::TimedOut(timeout))),
         }
     }
 
@@ -267,6 +270,11 @@ impl<B: Brand, T: Reliable> Accepting<B, T> {
     #[allow(clippy::type_complexity, reason = "the type names what comes back")]
     pub fn poll(self) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
         self.go_on(Patience::None)
+    }
+
+    /// Gives up the connection. The pair comes back, in Error.
+    pub(crate) fn give_up(self, cause: Cause) -> Failed<AnyQueuePair<B, T>> {
+        Failed::ending(self.id, self.pair.down(), cause)
     }
 
     /// Tells rdma_cm that a message of the peer has arrived. The message shows that the peer is connected, even if the
@@ -283,9 +291,9 @@ impl<B: Brand, T: Reliable> Accepting<B, T> {
     fn go_on(self, patience: Patience) -> Result<Progress<Self, Connection<B, T>>, Failed<AnyQueuePair<B, T>>> {
         match next(&self.id.events, Phase::Accepting, patience) {
             Ok(None) => return Ok(Progress::Pending(self)),
-            Ok(Some((Meaning::End(cause), _))) => return Err(Failed { value: self.pair.down(), cause }),
+            Ok(Some((Meaning::End(cause), _))) => return Err(self.give_up(cause)),
             Ok(Some(_established)) => {}
-            Err(error) => return Err(Failed { value: self.pair.down(), cause: Cause::Call(error) }),
+            Err(error) => return Err(self.give_up(Cause::Call(error))),
         }
         let pair = match self.pair {
             Rising::Up(pair) => pair,
@@ -294,7 +302,7 @@ impl<B: Brand, T: Reliable> Accepting<B, T> {
                 // The pair is not in Ready To Send. Perhaps the peer has ended after the connection was established.
                 Err(error) => {
                     let cause = why_not_adopted(&self.id.events, Phase::Accepting, error.source);
-                    return Err(Failed { value: errored(error.queue_pair), cause });
+                    return Err(Failed::ending(self.id, errored(error.queue_pair), cause));
                 }
             },
         };

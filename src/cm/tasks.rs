@@ -53,13 +53,6 @@ impl<B: Brand, T: Reliable> Step for Accepting<B, T> {
     }
 }
 
-impl<B: Brand, T: Reliable> Accepting<B, T> {
-    /// Gives up the connection. The pair comes back, in Error.
-    pub(crate) fn give_up(self, cause: Cause) -> Failed<AnyQueuePair<B, T>> {
-        Failed { value: self.pair.down(), cause }
-    }
-}
-
 impl<K> Listener<K> {
     pub(crate) fn events(&self) -> &Events {
         &self.id.events

@@ -339,3 +339,151 @@ fn a_waker_that_panics_loses_no_result_of_a_call_of_with() {
     assert!(result.map(drop).is_err());
     assert!(pool.try_take(8).is_ok(), "the buffer of the pool is leaked");
 }
+
+/// The drop of this waker panics while the test wants that.
+struct BadDrop(Arc<AtomicUsize>);
+impl Wake for BadDrop {
+    fn wake(self: Arc<Self>) {}
+}
+impl Drop for BadDrop {
+    fn drop(&mut self) {
+        assert_eq!(self.0.load(Ordering::SeqCst), 0, "the drop of this waker panics");
+    }
+}
+
+/// The drop of this waker uses the shared sender, as the drop of a task may that only its wakers own.
+struct DropUses(SharedSender<Checked>);
+impl Wake for DropUses {
+    fn wake(self: Arc<Self>) {}
+}
+impl Drop for DropUses {
+    fn drop(&mut self) {
+        self.0.with(|sender| sender.free());
+    }
+}
+
+/// A wait in the line gets its permit while the line has an old waker of it. That one is dropped without the lock.
+#[test]
+fn the_last_waker_of_a_wait_in_the_line_is_dropped_without_the_lock() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let context = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap();
+        let Tasks { domain, poller, left: (sender, _receiver), right: (_peer, mut other) } =
+            Tasks::new(context.checked_domain().unwrap(), 1);
+        let _driver = poller.driver().unwrap();
+        let shared = sender.into_shared();
+        // The peer has no receive yet.
+        let mut sent = shared.with(|sender| sender.send(Inline(b""))).unwrap();
+        let mut room = Box::pin(shared.room());
+        let waker = Waker::from(Arc::new(DropUses(shared.clone())));
+        assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(waker);
+        other.post(domain.buffer(8).unwrap()).unwrap();
+        assert!(support::eventually(|| poll_once(&mut sent).is_ready()));
+        assert!(poll_once(&mut room).is_ready());
+        done.send(()).unwrap();
+    });
+    assert!(is_done.recv_timeout(Duration::from_secs(10)).is_ok(), "the waker is dropped under the lock");
+}
+
+/// The same, with a waker whose drop panics. The next one in the line gets the room.
+#[test]
+fn the_last_waker_of_a_wait_in_the_line_that_panics_keeps_nobody_asleep() {
+    let context = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap();
+    let Tasks { domain, poller, left: (sender, _receiver), right: (_peer, mut other) } =
+        Tasks::new(context.checked_domain().unwrap(), 1);
+    let _driver = poller.driver().unwrap();
+    let shared = sender.into_shared();
+    let mut sent = shared.with(|sender| sender.send(Inline(b""))).unwrap();
+    let [mut first, mut second] = [(); 2].map(|()| Box::pin(shared.room()));
+    let (panics, woken) = (Arc::new(AtomicUsize::new(0)), Arc::new(Count::default()));
+    let bad = Waker::from(Arc::new(BadDrop(Arc::clone(&panics))));
+    assert!(first.as_mut().poll(&mut Context::from_waker(&bad)).is_pending());
+    drop(bad);
+    assert!(second.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&woken)))).is_pending());
+    other.post(domain.buffer(8).unwrap()).unwrap();
+    assert!(support::eventually(|| poll_once(&mut sent).is_ready()));
+    panics.store(1, Ordering::SeqCst);
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(poll_once(&mut first)))).is_err());
+    panics.store(0, Ordering::SeqCst);
+    drop(first);
+    assert!(woken.0.load(Ordering::SeqCst) > 0, "the second in the line sleeps for ever");
+}
+
+/// The permit of a wait whose last waker is in the lane, and panics when it is dropped.
+#[test]
+fn a_waker_in_the_lane_whose_drop_panics_costs_no_room() {
+    let Tasks { poller, left: (sender, _receiver), right: _right, .. } =
+        Tasks::new(context().checked_domain().unwrap(), 1);
+    let _driver = poller.driver().unwrap();
+    let shared = sender.into_shared();
+    let kept = block_on(shared.room()).unwrap();
+    let mut first = Box::pin(shared.room());
+    let panics = Arc::new(AtomicUsize::new(0));
+    let bad = Waker::from(Arc::new(BadDrop(Arc::clone(&panics))));
+    assert!(first.as_mut().poll(&mut Context::from_waker(&bad)).is_pending());
+    drop(bad);
+    drop(kept);
+    panics.store(1, Ordering::SeqCst);
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(poll_once(&mut first)))).is_err());
+    panics.store(0, Ordering::SeqCst);
+    drop(first);
+    assert!(poll_once(&mut Box::pin(shared.room())).is_ready(), "the permit is leaked");
+}
+
+fn close_now(has_deadline: bool) {
+    let fabric = Fabric::new();
+    let context = interlock::Context::open_on(&fabric, "soft0").unwrap();
+    let tasks = Tasks::new(context.checked_domain().unwrap(), 8);
+    let pool = pool_of(&tasks, 4);
+    let Tasks { poller, left: (sender, mut receiver), right: _right, .. } = tasks;
+    let _driver = poller.driver().unwrap();
+    for _ in 0..4 {
+        receiver.post(pool.try_take(8).unwrap()).unwrap();
+    }
+    fabric.inject(Fault::FlushWithheld);
+    let mut closing = sender.close(receiver).unwrap();
+    if has_deadline {
+        closing = closing.within(Duration::from_secs(60));
+    }
+    let panics = Arc::new(AtomicUsize::new(0));
+    let bad = Waker::from(Arc::new(BadDrop(Arc::clone(&panics))));
+    assert!(Pin::new(&mut closing).poll(&mut Context::from_waker(&bad)).is_pending());
+    drop(bad);
+    panics.store(1, Ordering::SeqCst);
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(closing.now()))).is_err());
+    assert_eq!(free(&pool), 4, "what was closed is leaked");
+}
+
+#[test]
+fn a_waker_of_a_deadline_whose_drop_panics_costs_no_buffer_of_a_closed_pair() {
+    close_now(true);
+}
+
+#[test]
+fn a_waker_of_a_kick_whose_drop_panics_costs_no_buffer_of_a_closed_pair() {
+    close_now(false);
+}
+
+/// The lease is held while a future runs. The timer still has a waker when the future is ready.
+#[test]
+fn a_waker_of_a_held_lease_whose_drop_panics_costs_no_memory() {
+    let tasks = tasks!();
+    let pool = pool_of(&tasks, 1);
+    let lease =
+        tasks.domain.lease::<interlock::RemoteWrite, _>(pool.try_take(8).unwrap(), Duration::from_secs(60)).unwrap();
+    let mut polls = 0;
+    let future = poll_fn(|_| {
+        polls += 1;
+        if polls == 1 { Poll::Pending } else { Poll::Ready(()) }
+    });
+    let mut held = Box::pin(lease.hold(&tasks.poller, Duration::from_secs(60), future));
+    let panics = Arc::new(AtomicUsize::new(0));
+    let bad = Waker::from(Arc::new(BadDrop(Arc::clone(&panics))));
+    assert!(held.as_mut().poll(&mut Context::from_waker(&bad)).is_pending());
+    drop(bad);
+    panics.store(1, Ordering::SeqCst);
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(poll_once(&mut held)))).is_err());
+    drop(held);
+    assert_eq!(free(&pool), 1, "the memory of the lease is leaked");
+}

@@ -47,14 +47,15 @@ impl<B: Brand, A: Exposed, M: Memory> Lease<B, A, M> {
         future: F,
     ) -> Result<(Option<F::Output>, M), DeregisterError<Self>> {
         let mut deadline = poller.sleep(timeout.min(self.remaining()));
-        let output = {
-            let mut future = pin!(future);
-            poll_fn(|context| match future.as_mut().poll(context) {
-                Poll::Ready(output) => Poll::Ready(Some(output)),
-                Poll::Pending => Pin::new(&mut deadline).poll(context).map(|()| None),
-            })
-            .await
-        };
+        let mut future = pin!(Some(future));
+        let output = poll_fn(|context| match future.as_mut().as_pin_mut().map(|future| future.poll(context)) {
+            Some(Poll::Ready(output)) => Poll::Ready(Some(output)),
+            Some(Poll::Pending) | None => Pin::new(&mut deadline).poll(context).map(|()| None),
+        })
+        .await;
+        // These drops run code of the program. If it panics, `output` is dropped.
+        future.set(None);
+        drop(deadline);
         Ok((output, self.end()?))
     }
 }

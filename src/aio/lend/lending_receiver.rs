@@ -221,7 +221,9 @@ impl<B: Brand> Outbound<B> {
                     Err(_) => return lending.shared.change(|core| core.lose_peer()),
                 }
             }
-            let Ok(permit) = lending.sender.room().await else { return };
+            let Ok(permit) = lending.sender.room().await else {
+                return lending.shared.change(|core| core.lose_peer());
+            };
             let Some(mut buffer) = self.idle.pop() else { continue };
             let Some(message) = lending.shared.with(|core| core.take_outgoing()) else {
                 self.idle.push(buffer);
