@@ -94,8 +94,9 @@ impl<R> fmt::Display for PostError<R> {
             Self::Flawed { flaw, .. } => write!(f, "{flaw} (see docs/failures.md#flawed)"),
             Self::Refused { .. } => f.write_str("the provider refused the request (see docs/failures.md#refused)"),
             Self::Uncertain { .. } => f.write_str(
-                "the provider failed, and the request may have been posted: reset or destroy the queue; the memory comes \
-                 back then, or when the completion queue is dropped (see docs/failures.md#uncertain)",
+                "the provider failed, and the request may have been posted: reset or destroy the queue pair, or destroy \
+                 the shared receive queue; the memory comes back then, or with the completion queue (see \
+                 docs/failures.md#uncertain)",
             ),
         }
     }

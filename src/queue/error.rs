@@ -25,7 +25,9 @@ pub enum CreateError {
         queue: CompletionQueueId,
     },
     /// A depth of 0, or one that is too large.
-    #[error("a work queue holds 1 to {most} requests, not {asked}: change the `Limits` (or the `SharedLimits`)")]
+    #[error(
+        "a work queue holds 1 to {most} requests, not {asked}: change `Limits::sends`, `Limits::receives` or the `SharedLimits`"
+    )]
     Depth {
         /// The requested depth.
         asked: u32,
