@@ -139,11 +139,12 @@
 //! `?` turns all of them into a `Box<dyn Error>`, except an error that holds an object of a [scoped](Scoped) brand.
 //! Such an error cannot leave its closure; `into_cause` drops the object and gives an error that can.
 //!
-//! The text of an error says what to do, and names the heading of `docs/failures.md` that has more. A `main` that
-//! returns an error prints its `Debug` form: print the error and its [sources](std::error::Error::source) instead, as
-//! the examples do. No function of this library panics, except where its page has a heading `Panics` (a future that is
-//! polled after its answer, for example), and no destructor fails silently: what had to be leaked is
-//! reported on standard error.
+//! The text of an error says what happened and, if the library knows it, what to do. If a section of
+//! `docs/failures.md` explains the error, the text names the section: `see docs/failures.md#retry-exceeded`. A `main`
+//! that returns an error prints its `Debug` form: print the error and its [sources](std::error::Error::source) instead,
+//! as the examples do. No function of this library panics, except where its page has a heading `Panics` (a future that
+//! is polled after its answer, for example), and no destructor fails silently: what had to be leaked is reported on
+//! standard error.
 //!
 //! # The soft device
 //!

@@ -413,6 +413,24 @@ fn the_others<B: interlock::Brand>(
     ]
 }
 
+/// A request that is too long does not know which limit it exceeds. The text leaves out limits that cannot be so high.
+#[test]
+fn the_text_of_a_request_that_is_too_long_names_the_limits_that_can_be_meant() {
+    let limits = ["peer's memory", "buffer of the read", "`Limits::inline_bytes`", "MTU", "a message"];
+    for (within, meant) in [
+        (0, &limits[..3]),
+        (1000, &limits[..3]),
+        (1024, &limits[..4]),
+        (8192, &limits[..3]),
+        (0x1_0000, &limits[..2]),
+        (1 << 31, &limits[4..]),
+    ] {
+        let text = RequestFlaw::TooLong { len_bytes: within + 1, within }.to_string();
+        let named: Vec<&str> = limits.into_iter().filter(|limit| text.contains(limit)).collect();
+        assert_eq!(named, meant, "{text}");
+    }
+}
+
 /// Several threads can read the objects that a poller returns.
 #[test]
 fn completions_are_shared_between_threads() {

@@ -133,7 +133,9 @@ impl<B> fmt::Debug for Closed<B> {
 
 /// A sender and a receiver of different pairs. Both come back.
 #[derive(thiserror::Error)]
-#[error("the sender and the receiver belong to different queue pairs")]
+#[error(
+    "the sender and the receiver belong to different queue pairs: close a sender with the receiver of its own pair"
+)]
 pub struct OfTwoPairsError<B, T = ReliableConnection> {
     /// The sender.
     pub sender: Sender<B, T>,

@@ -16,7 +16,7 @@ use std::task::{Context, Poll, ready};
 pub enum RefillError {
     /// The pool belongs to another protection domain than the queue pair. This happens only with the brand
     /// [`Checked`](crate::Checked): with other brands it does not compile.
-    #[error("the pool belongs to another protection domain than the queue pair")]
+    #[error("the pool belongs to another protection domain: make it from the domain of the queue pair")]
     OtherDomain,
     /// The pool has no class for the length.
     #[error(transparent)]

@@ -58,25 +58,28 @@ const READY: u8 = b'!';
 #[non_exhaustive]
 pub enum Cause {
     /// The stream failed, for example because nobody listens or the network is down.
-    #[error("the TCP stream failed")]
+    #[error("the TCP stream failed: check that the peer listens, and the network")]
     Io(#[from] io::Error),
     /// The peer closed the stream before both sides were connected.
-    #[error("the peer ended or gave up before the connection was established")]
+    #[error("the peer ended or gave up before the connection was established (see docs/failures.md#peer-gone)")]
     PeerGone,
     /// The peer refused the connection, and sent these bytes along.
-    #[error("the peer refused the connection")]
+    #[error("the peer's program refused the connection (see docs/failures.md#rejected)")]
     Refused(Vec<u8>),
     /// The peer sent something else than a greeting: it is another kind of program, or uses another version.
     #[error("the peer speaks another protocol: its {0} is wrong (see docs/failures.md#greeting)")]
     Greeting(&'static str),
     /// The record of the peer is wrong.
-    #[error("the record of the peer is wrong")]
+    #[error("the peer sent a record that is not valid (see docs/failures.md#greeting)")]
     Record(#[from] RecordError),
     /// The program has more bytes to send along than [`MOST_DATA`].
     #[error("at most {MOST_DATA} bytes can be sent along, not {0}")]
     TooLong(usize),
     /// The timeout passed.
-    #[error("timed out after {0:?}")]
+    #[error(
+        "no answer within {0:?}: check that the peer's program runs and answers, or wait longer (see \
+         docs/failures.md#no-answer)"
+    )]
     TimedOut(Duration),
     /// A transition of the queue pair failed.
     #[error(transparent)]

@@ -35,7 +35,7 @@ pub enum CmError {
     #[error(transparent)]
     NotOnIwarp(NotOnIwarp),
     /// The timeout passed.
-    #[error("nothing happened within {0:?}")]
+    #[error("no peer asked within {0:?}: wait again, or check which address and port the peers use")]
     TimedOut(Duration),
     /// The device was removed: drop everything that was made from it.
     #[error("the device was removed: drop everything that was made from it")]
@@ -180,7 +180,10 @@ pub enum Cause {
     #[error("the device was removed: drop everything that was made from it")]
     DeviceRemoved,
     /// The timeout passed.
-    #[error("timed out after {0:?}")]
+    #[error(
+        "no answer within {0:?}: check that the peer's program runs and answers, or wait longer (see \
+         docs/failures.md#no-answer)"
+    )]
     TimedOut(Duration),
     /// A transition of the queue pair failed.
     #[error(transparent)]

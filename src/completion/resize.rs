@@ -30,7 +30,7 @@ pub enum ResizeError {
     },
     /// The device cannot resize completion queues (`EOPNOTSUPP`, `ENOSYS`), its provider was not reviewed for it
     /// (`docs/providers.md`), or the device could not be queried.
-    #[error("the completion queue was not resized")]
+    #[error("the completion queue was not resized: create one of the capacity that you need")]
     Refused(#[source] VerbError),
     /// The device failed halfway. Some providers have freed the old queue by then. So the queue can no longer be used,
     /// and every poll of it fails with [`PollError::Failed`](super::PollError::Failed).

@@ -82,7 +82,7 @@ pub enum WaitError {
     #[error(transparent)]
     Verb(#[from] VerbError),
     /// Waiting for the channel failed.
-    #[error("cannot wait on the completion channel")]
+    #[error("cannot wait on the completion channel: poll the completion queues instead")]
     Io(#[from] io::Error),
     /// A poller belongs to another channel, so its events do not come to this channel.
     #[error("poller {index} belongs to another completion channel: create its completion queue on this one")]

@@ -6,8 +6,8 @@
 //! domain](crate::Context::with_domain). A request that was posted and failed is reported by a
 //! [`Failure`](crate::Failure) instead, with its [`Status`](crate::Status).
 //!
-//! The text of an error says what to do. If `docs/failures.md` says more, the text ends with the anchor of the section
-//! to read there: `see docs/failures.md#retry-exceeded`.
+//! The text of an error says what happened and, if the library knows it, what to do. If a section of
+//! `docs/failures.md` explains the error, the text names the section: `see docs/failures.md#retry-exceeded`.
 //!
 //! ```
 //! use interlock::error::PostError;

@@ -2,6 +2,7 @@
 
 use crate::device::iwarp::NotOnIwarp;
 use crate::inflight::{Status, WorkId};
+use crate::memory::MAX_MESSAGE_BYTES;
 use crate::verb_error::VerbError;
 use std::{error, fmt};
 
@@ -93,7 +94,9 @@ impl<R> fmt::Display for PostError<R> {
             Self::Flawed { flaw, .. } => write!(f, "{flaw} (see docs/failures.md#flawed)"),
             Self::Refused { .. } => f.write_str("the provider refused the request (see docs/failures.md#refused)"),
             Self::Uncertain { .. } => f.write_str(
-                "the provider failed, and the request may have been posted (see docs/failures.md#uncertain)",
+                "the provider failed, and the request may have been posted: reset or destroy the queue pair, or destroy \
+                 the shared receive queue; the memory comes back then, or with the completion queue (see \
+                 docs/failures.md#uncertain)",
             ),
         }
     }
@@ -128,16 +131,28 @@ impl<R> error::Error for PostError<R> {
     }
 }
 
+/// The limits that can be `within`. Which of them it was depends on the request: see docs/failures.md, "Flawed".
+fn limit(within: u64) -> &'static str {
+    const MESSAGE: u64 = MAX_MESSAGE_BYTES as u64;
+    match within {
+        MESSAGE.. => "a message",
+        // The path MTUs.
+        256..=4096 if within.is_power_of_two() => {
+            "the peer's memory, the buffer of the read, the MTU of the datagram's port or `Limits::inline_bytes`"
+        }
+        // The pair keeps its inline limit as a `u16`.
+        0..=0xffff => "the peer's memory, the buffer of the read or `Limits::inline_bytes`",
+        _ => "the peer's memory or the buffer of the read",
+    }
+}
+
 /// Parts of a request that do not fit together. The device did not get the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestFlaw {
     /// More bytes than there is room for: at the target (the peer's memory for a write, the buffer for a read), in a
     /// message, in a datagram (the port's MTU), or [inline](crate::Inline).
-    #[error(
-        "{len_bytes} bytes are more than the {within} that fit in the target or the buffer, in a message, in a datagram (the \
-         port's MTU), or inline (`Limits::inline_bytes`)"
-    )]
+    #[error("{len_bytes} bytes do not fit: {} has room for {within}", limit(*within))]
     TooLong {
         /// How many bytes would be moved.
         len_bytes: u64,
@@ -149,7 +164,9 @@ pub enum RequestFlaw {
     #[error("the memory or the recipient belongs to another protection domain: take it from the domain of the queue")]
     OtherDomain,
     /// More buffers in a list than the pair takes.
-    #[error("the list has {elements} buffers, but the queue pair takes at most {most} (`Limits::elements`)")]
+    #[error(
+        "the list has {elements} buffers, and the queue pair takes {most}: post fewer, or raise `Limits::elements`"
+    )]
     TooManyElements {
         /// How many buffers the list has.
         elements: usize,
@@ -164,7 +181,7 @@ pub enum RequestFlaw {
         elements: usize,
     },
     /// A datagram comes with a header of 40 bytes, for which the receive must have room.
-    #[error("a receive for datagrams must have at least 40 bytes, for the routing header, not {len_bytes}")]
+    #[error("a receive for datagrams must have room for the routing header: post at least 40 bytes, not {len_bytes}")]
     NoRoomForHeader {
         /// How many bytes there are.
         len_bytes: u64,
@@ -172,15 +189,15 @@ pub enum RequestFlaw {
     /// A read, an atomic or an atomic write on a pair that may have none outstanding. On some devices the request would
     /// never complete.
     #[error(
-        "the queue pair was connected with a depth of 0 for reads and atomics: see `RtsAttributes::initiator_depth` and \
-         `ConnectAttributes::read_depth`"
+        "the queue pair was connected with a depth of 0 for reads and atomics: connect it with a larger \
+         `ConnectAttributes::read_depth` or `initiator_depth`"
     )]
     NoReadDepth,
     /// The device is an iWARP device, which cannot do what the request asks for.
     #[error(transparent)]
     NotOnIwarp(NotOnIwarp),
     /// A receive into lent memory of 0 bytes, which was not registered.
-    #[error("a receive must have at least one byte of memory")]
+    #[error("the receive has no memory: lend it at least one byte")]
     EmptyReceive,
     /// The queue pair was created without atomic writes.
     #[error("the queue pair cannot post atomic writes: create it with `Posting::AtomicWrites`")]
@@ -211,13 +228,13 @@ pub enum RequestFlaw {
     #[error("on this device no request ends a window safely: `dealloc` the window, and deregister its region")]
     NoBarrier,
     /// Only the pair that made a window of type 2 can bind or revoke it.
-    #[error("the window belongs to another queue pair")]
+    #[error("the window belongs to another queue pair: use that pair, or make a window with `QueuePair::window`")]
     WindowOfAnotherPair,
     /// The pair that made the window is destroyed.
-    #[error("the window was freed with its queue pair")]
+    #[error("the window was freed with its queue pair: `dealloc` it, and make another with `QueuePair::window`")]
     WindowEnded,
     /// The pair posts through `ibv_wr_*`, which takes no requests about windows.
-    #[error("only a queue pair with `Posting::List` can bind, revoke or invalidate a window")]
+    #[error("the queue pair cannot bind, revoke or invalidate a window: create it with `Posting::List`")]
     NotInSession,
     /// An atomic works on 8 bytes at an address that is a multiple of 8, on both sides.
     #[error("the memory of an atomic must be 8 bytes, 8-byte aligned, not {len_bytes} bytes at {address:#x}")]

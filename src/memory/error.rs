@@ -135,7 +135,7 @@ impl RegisterFailure {
 
 /// The device refused to deregister a region. It comes back, still registered.
 #[derive(thiserror::Error)]
-#[error("the device did not deregister the region, which stays registered")]
+#[error("the device did not deregister the region: try again, or drop it (see docs/failures.md#not-destroyed)")]
 pub struct DeregisterError<R> {
     /// The region.
     pub region: R,

@@ -169,7 +169,7 @@ static_assertions::assert_not_impl_any!(BoundWindow<()>: Clone, Copy);
 
 /// The device refused to free a window. It comes back.
 #[derive(thiserror::Error)]
-#[error("the device did not free the window, which may still be bound")]
+#[error("the device did not free the window: try again, or drop it (see docs/failures.md#not-destroyed)")]
 pub struct DeallocError<W> {
     /// The window.
     pub window: W,

@@ -54,10 +54,15 @@ pub enum AddressError {
     #[error("the port belongs to another device: take a port from the domain's context")]
     OtherDevice,
     /// This port has no GID, without which it cannot send on Ethernet.
-    #[error("this port has no GID: check that its network interface is up and has an address")]
+    #[error(
+        "this port has no GID: check that its network interface is up and has an address (see docs/failures.md#no-gid)"
+    )]
     NoGid,
     /// The peer has no GID, without which it cannot be reached on Ethernet.
-    #[error("the peer has no GID, without which it cannot be reached on Ethernet")]
+    #[error(
+        "the peer has no GID, without which it cannot be reached on Ethernet: give the peer's interface an address (see \
+         docs/failures.md#no-gid)"
+    )]
     NoPeerGid,
     /// The datagram came to another protection domain. Only domains of the brand [`Checked`](crate::Checked) get this
     /// far; others do not compile.

@@ -25,7 +25,9 @@ pub enum CreateError {
         queue: CompletionQueueId,
     },
     /// A depth of 0, or one that is too large.
-    #[error("a work queue holds 1 to {most} requests, not {asked}")]
+    #[error(
+        "a work queue holds 1 to {most} requests, not {asked}: change `Limits::sends`, `Limits::receives` or the `SharedLimits`"
+    )]
     Depth {
         /// The requested depth.
         asked: u32,
@@ -34,7 +36,10 @@ pub enum CreateError {
     },
     /// Sends and receives were to complete on two queues. With this provider the poller destroys pairs, and a pair can
     /// have only one poller.
-    #[error("with this provider ({provider}) a queue pair needs one completion queue for both sends and receives")]
+    #[error(
+        "with this provider ({provider}) a queue pair needs one completion queue for both sends and receives: pass one queue \
+         twice, or call `reliable` instead of `reliable_on`"
+    )]
     TwoQueues {
         /// The name of the provider, as far as it is known.
         provider: &'static str,
@@ -124,7 +129,8 @@ pub enum TransitionFailure {
     },
     /// The peer has no GID, without which it cannot be reached on Ethernet.
     #[error(
-        "the peer's endpoint has no GID, without which it cannot be reached on Ethernet (see docs/failures.md#no-gid)"
+        "the peer's endpoint has no GID, without which it cannot be reached on Ethernet: give the peer's interface an address \
+         (see docs/failures.md#no-gid)"
     )]
     NoPeerGid,
     /// The path MTU is larger than the port's.
@@ -179,7 +185,8 @@ pub enum TransitionFailure {
     },
     /// A post was [uncertain](crate::PostError::Uncertain): the device may have the request.
     #[error(
-        "an earlier post failed, and the device may have its request all the same: reset or destroy the queue pair"
+        "an earlier post failed, and the device may have its request all the same: reset or destroy the queue pair (see \
+         docs/failures.md#uncertain)"
     )]
     Uncertain,
     /// Requests are in flight, and a reset does not prove that this provider's devices are done with them.
@@ -228,7 +235,7 @@ fn hint(to: &str, source: &VerbError) -> &'static str {
         ("ReadyToSend", libc::EINVAL) => {
             ": the device refused an attribute (check the initiator depth), or the send queue is still draining"
         }
-        _ => "",
+        _ => ": it keeps its state, so try again or destroy it",
     }
 }
 
@@ -270,7 +277,7 @@ impl<Q> From<TransitionError<Q>> for TransitionFailure {
 /// refused as [`PostError::Broken`](crate::PostError::Broken) and all other verbs with `EIO`. The pair and the memory
 /// of its requests stay allocated for the life of the process.
 #[derive(thiserror::Error)]
-#[error("the queue pair was not destroyed (see docs/failures.md#not-destroyed)")]
+#[error("the queue pair was not destroyed: try again, or drop it (see docs/failures.md#not-destroyed)")]
 pub struct DestroyError<Q> {
     /// The queue pair.
     pub queue_pair: Q,

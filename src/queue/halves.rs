@@ -41,7 +41,7 @@ static_assertions::assert_not_impl_any!(ReceiveHalf<()>: Clone, Copy);
 
 /// Two halves of different pairs. Both come back.
 #[derive(thiserror::Error)]
-#[error("the halves belong to different queue pairs")]
+#[error("the halves belong to different queue pairs: join the two halves of one pair")]
 pub struct JoinHalvesError<B, T> {
     /// The half that sends.
     pub send: SendHalf<B, T>,
@@ -58,7 +58,7 @@ impl<B, T> JoinHalvesError<B, T> {
 
 /// A [`JoinHalvesError`] without the halves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the halves belong to different queue pairs")]
+#[error("the halves belong to different queue pairs: join the two halves of one pair")]
 #[non_exhaustive]
 pub struct OfDifferentPairs;
 

@@ -251,7 +251,7 @@ pub struct SharedAttributes {
 /// allocated for the life of the process, together with the memory of its receives in flight.
 #[derive(thiserror::Error)]
 #[error(
-    "the shared receive queue was not destroyed{}",
+    "the shared receive queue was not destroyed{} (see docs/failures.md#not-destroyed)",
     if source.errno() == libc::EBUSY { ": drop its queue pairs, and poll their completion queues until these are empty" } else { "" }
 )]
 pub struct DestroySharedError<B, A = Messages> {

@@ -279,13 +279,21 @@ fn each_status_has_what_it_needs() {
     }
 }
 
-/// The headings of docs/failures.md that explain a failure, as links spell them. The text below such a heading begins
-/// with the name of the failure in code.
-fn headings_of_failures() -> BTreeSet<String> {
+/// The sections of docs/failures.md that explain a failure: the heading as links spell it, and the names in the first
+/// sentence. The text of such a section begins with the name of the failure in code.
+fn sections_on_failures() -> BTreeMap<String, Vec<String>> {
     let page = text("docs/failures.md");
     let sections = page.split("\n### ").skip(1).map(|section| section.split_once("\n\n").expect("a text"));
     let failures = sections.filter(|(_, text)| text.starts_with('`'));
-    failures.map(|(heading, _)| heading.to_lowercase().replace(' ', "-")).collect()
+    let names = |text: &str| {
+        let (first, _) = text.split_once("`. ").or_else(|| text.split_once("`.\n")).unwrap_or((text, ""));
+        first.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    failures.map(|(heading, text)| (heading.to_lowercase().replace(' ', "-"), names(text))).collect()
+}
+
+fn headings_of_failures() -> BTreeSet<String> {
+    sections_on_failures().into_keys().collect()
 }
 
 #[test]
@@ -299,6 +307,33 @@ fn each_error_text_leads_to_a_heading_and_each_heading_has_an_error_text() {
         }
     }
     assert_eq!(named, headings_of_failures(), "each failure of docs/failures.md is named by the text of an error");
+}
+
+#[test]
+fn each_section_on_failures_begins_with_the_errors_whose_texts_name_it() {
+    let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (file, _) in rust_files("src") {
+        for (name, text) in rust::error_texts(&rust::parse(&file)) {
+            for rest in text.split("docs/failures.md#").skip(1) {
+                let end = rest.find(|at: char| !at.is_ascii_alphanumeric() && at != '-').expect("the end of a text");
+                named.entry(rest[..end].to_owned()).or_default().push(name.clone());
+            }
+        }
+    }
+    let sections = sections_on_failures();
+    for (heading, mut errors) in named {
+        // The texts of a `PostError` are not in attributes. A name in lower case is a module.
+        let is_error = |name: &&String| {
+            !name.starts_with("PostError::")
+                && name.rsplit("::").next().is_some_and(|last| last.starts_with(char::is_uppercase))
+        };
+        let written: Vec<&String> = sections[&heading].iter().filter(is_error).collect();
+        for name in &written {
+            let at = errors.iter().position(|error| name.ends_with(&**error));
+            errors.remove(at.unwrap_or_else(|| panic!("the text of {name} does not name #{heading}")));
+        }
+        assert!(errors.is_empty(), "#{heading} does not begin with {errors:?}");
+    }
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::rc::Rc;
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 use syn::{
-    Attribute, Expr, ExprCall, ExprLit, ExprReturn, ExprUnsafe, FnArg, Generics, Ident, ImplItemFn, Item, ItemFn,
-    ItemForeignMod, ItemImpl, ItemMacro, ItemTrait, Lit, LitStr, Macro, ReturnType, Signature, Token, TraitBound, Type,
-    TypeSlice, Visibility,
+    Attribute, Expr, ExprCall, ExprLit, ExprReturn, ExprUnsafe, FnArg, Generics, Ident, ImplItemFn, Item, ItemEnum,
+    ItemFn, ItemForeignMod, ItemImpl, ItemMacro, ItemStruct, ItemTrait, Lit, LitStr, Macro, Meta, ReturnType,
+    Signature, Token, TraitBound, Type, TypeSlice, Visibility,
 };
 
 /// Parses a file of this project. Each thread parses a file once.
@@ -24,6 +24,33 @@ pub(crate) fn parse(path: &str) -> Rc<syn::File> {
 
 fn is(attribute: &Attribute, name: &str) -> bool {
     attribute.path().is_ident(name)
+}
+
+/// The errors of a file that have `#[error(..)]`: their names, as `Struct` or `Enum::Variant`, and that attribute.
+pub(crate) fn error_texts(file: &syn::File) -> Vec<(String, String)> {
+    struct Errors(Vec<(String, String)>);
+    impl Errors {
+        fn add(&mut self, name: &str, attributes: &[Attribute]) {
+            for attribute in attributes.iter().filter(|attribute| is(attribute, "error")) {
+                let Meta::List(list) = &attribute.meta else { continue };
+                self.0.push((name.to_owned(), list.tokens.to_string()));
+            }
+        }
+    }
+    impl<'ast> Visit<'ast> for Errors {
+        fn visit_item_struct(&mut self, item: &'ast ItemStruct) {
+            self.add(&item.ident.to_string(), &item.attrs);
+        }
+
+        fn visit_item_enum(&mut self, item: &'ast ItemEnum) {
+            for variant in &item.variants {
+                self.add(&format!("{}::{}", item.ident, variant.ident), &variant.attrs);
+            }
+        }
+    }
+    let mut errors = Errors(Vec::new());
+    errors.visit_file(file);
+    errors.0
 }
 
 /// A function that has `#[test]`.

@@ -68,10 +68,16 @@ pub enum LendFailure {
     #[error("the connection has ended, or one side has said goodbye (see docs/failures.md#lending-closed)")]
     Closed,
     /// The memory is longer than the peer asked for. With all of it, the peer would exceed its quota.
-    #[error("with this memory the peer exceeds `LendingOptions::quota`")]
+    #[error(
+        "the quota of the peer has too few bytes left for this memory: lend less, or raise `LendingOptions::quota` (see \
+         docs/failures.md#not-lent)"
+    )]
     OverQuota,
     /// The memory is less than the peer asked for: it has fewer bytes, or lacks a right.
-    #[error("the peer asked for more bytes or more rights")]
+    #[error(
+        "the lease has fewer bytes or rights than the peer asked for: see `Asked::len_bytes` and `Asked::rights` (see \
+         docs/failures.md#not-lent)"
+    )]
     TooLittle,
     /// The device gave the region an address or a length that no record can have.
     #[error("the memory has no valid record: {0}")]
