@@ -1,11 +1,12 @@
-//! RDMA verbs whose misuse does not compile.
+//! RDMA verbs in safe Rust: most misuse does not compile.
 //!
 //! RDMA lets a network card move bytes between the memories of two machines without the kernel. Its C interface, the
-//! *verbs* of InfiniBand, puts every rule on the programmer. This library puts the rules into types:
+//! *verbs* of InfiniBand, puts every rule on the programmer. This library puts the rules into types where it can:
 //!
-//! - what the verbs forbid does not compile;
+//! - most misuse of the verbs does not compile, and most of the rest is refused with an error before the device sees
+//!   it;
 //! - what only the device can know comes back as a typed value;
-//! - memory that the program hands to the device cannot be touched until the device has handed it back.
+//! - while the device may write to memory, for a request or for a peer, the program has no reference to it.
 //!
 //! All of it is safe Rust: nothing of this interface is `unsafe` to use. The one exception is a program with memory of
 //! a kind that the library does not know: it implements an `unsafe` trait for it,
@@ -41,15 +42,14 @@
 //!     left.post_send(greeting)?; // moved as well
 //!
 //!     let mut free = Vec::new();
-//!     let message = loop {
+//!     for _ in 0..2 {
 //!         // The send and the receive complete, each once. `check` tells success from failure.
 //!         let success = poller.wait(Duration::from_secs(1))?.check()?;
 //!         match success.into_received() {
-//!             Ok(buffer) => break buffer, // the receive's buffer, with the message in it
-//!             Err(sent) => free.extend(sent.into_buffer()), // the greeting's buffer, free again
+//!             Ok(message) => assert_eq!(&message[..], b"hello"), // the receive's buffer, with the message in it
+//!             Err(sent) => free.extend(sent.into_buffer()),      // the greeting's buffer, free again
 //!         }
-//!     };
-//!     assert_eq!(&message[..], b"hello");
+//!     }
 //!     Ok(())
 //! }
 //! ```
@@ -71,7 +71,7 @@
 //! | [`cm`] | connecting by address, through rdma_cm |
 //! | [`scope`] | requests on borrowed memory |
 //! | [`aio`] | futures of posted requests |
-//! | [`number`], [`error`] | checked numbers; all error types |
+//! | [`number`], [`error`] | checked numbers; error types ([`aio`], [`cm`] and [`scope`] have their own) |
 //! | [`soft`] | the simulated device for tests |
 //!
 //! # States of a queue pair
@@ -134,7 +134,8 @@
 //!
 //! A call that takes an object and fails gives the object back inside the error. [`VerbError`] is a verb that failed,
 //! with its C name and `errno`; [`PostError`] is a request that was not posted; [`Failure`] is a request that was
-//! posted and did not succeed, with its [`Status`] in words. The [`error`] module has the others.
+//! posted and did not succeed, with its [`Status`] in words. The [`error`] module has the others; [`aio`], [`cm`] and
+//! [`scope`] have their own.
 //!
 //! `?` turns all of them into a `Box<dyn Error>`, except an error that holds an object of a [scoped](Scoped) brand.
 //! Such an error cannot leave its closure; `into_cause` drops the object and gives an error that can.

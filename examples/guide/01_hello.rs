@@ -46,12 +46,11 @@ fn main() -> anyhow::Result<()> {
 
     // Two requests complete: the send and the receive. `check` returns an error if the request failed.
     let mut free = Vec::new();
-    let message = loop {
+    for _ in 0..2 {
         match poller.wait(Duration::from_secs(5))?.check()?.into_received() {
-            Ok(message) => break message,
+            Ok(message) => println!("received on {}: {}", context.name(), String::from_utf8_lossy(&message)),
             Err(sent) => free.extend(sent.into_buffer()), // the buffer of the send, ready to be used again
         }
-    };
-    println!("received on {}: {}", context.name(), String::from_utf8_lossy(&message));
+    }
     Ok(())
 }

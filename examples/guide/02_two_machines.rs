@@ -13,9 +13,10 @@
 //! (`guide_02_two_machines` is `cargo run --example guide_02_two_machines --`.) A soft device reaches its own process
 //! only, so only the last two forms work on it.
 //!
-//! - The server listens. A request names its peer, and `accept` answers it with a pair in Init, which has its receives
-//!   already. The pair is out of reach until it comes back in the connection, in Ready To Send.
-//! - The client gives its pair to `connect`. If nobody listens, the error says so, and has the pair.
+//! - The server listens. It gives `accept` a pair in Init with its receives posted. `accept` keeps the pair, and the
+//!   connection gives it back, in Ready To Send.
+//! - The client gives its pair to `connect`. If nobody listens, the error says so.
+//! - The errors of these calls give the pair back. `into_cause` drops it at once; with `?` alone, the error keeps it.
 //! - Both calls carry a few bytes of *private data*. Here the server grants a region in them, so that the client reads
 //!   the server's memory without a message. `framed` keeps their length.
 //! - `disconnect` tells the peer, whose `wait_end` returns. If the peer's process dies, `wait_end` returns too.

@@ -55,7 +55,7 @@ macro_rules! statuses {
         /// How a request ended: with success, or with the reason why it failed.
         ///
         /// Its text says what happened, on whose side, the usual causes, what to check, and the heading of
-        /// [docs/failures.md](https://docs.rs/crate/rdma-interlock/latest/source/docs/failures.md) that has more.
+        /// `docs/failures.md`, in the repository, that has more.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[non_exhaustive]
         #[doc(alias = "ibv_wc_status")]

@@ -12,7 +12,8 @@
 use crate::sys::ibv_device_attr;
 use std::env;
 
-/// The promises that the library relies on from the provider of a device: a column of [the table of providers][table].
+/// The promises that the library relies on from the provider of a device: a column of the table in `docs/providers.md`,
+/// in the repository.
 ///
 /// Where a promise is missing, the library works in another way, or refuses with an error that says so. A provider that
 /// was not reviewed promises nothing. `Debug` shows all promises.
@@ -27,8 +28,6 @@ use std::env;
 /// println!("{promises:#?}");
 /// # Ok::<(), interlock::error::OpenError>(())
 /// ```
-///
-/// [table]: https://docs.rs/crate/rdma-interlock/latest/source/docs/providers.md
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Promises {
     /// The provider library, as rdma-core names it.
