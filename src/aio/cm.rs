@@ -320,8 +320,6 @@ fn of_all(cause: Cause, timeout: Duration) -> Cause {
 /// Takes connect requests. Dropping the listener rejects the requests that were not taken. Accepted connections go on.
 #[derive(Debug)]
 pub struct Listener {
-    // Declared before `channel`, and so dropped before `channel`. The drop of the last `SharedChannel` ends the driver.
-    // In this order the listener is gone before that.
     inner: cm::Listener,
     channel: SharedChannel,
 }

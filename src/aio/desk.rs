@@ -441,8 +441,9 @@ impl<B> Desk<B> {
             match attempt {
                 Attempt::Again => {}
                 Attempt::Failed(_, wakers) => return wake_all(wakers),
-                // The attempt has not armed the queue, so perhaps no event will come. If there is a driver, wake it to
-                // go on polling and to arm the queue. Without a driver, the next task that polls finds the completion.
+                // The attempt has used up its budget and has not armed the queue. So completions may be left in the
+                // queue, and no event comes for them. If there is a driver, wake it: it goes on polling, and arms the
+                // queue. Without a driver, the next task that polls finds those completions.
                 Attempt::Yield => {
                     if let Some(driver) = self.with(State::take_driver) {
                         driver.wake();

@@ -21,7 +21,7 @@ pub(super) struct Lanes<B> {
     leaving: Vec<(u64, Left<B>)>,
     /// The shared receive queues, each with its number.
     shared: Vec<(u32, Lane<B>)>,
-    /// Completions of work queues that have no lane: at most `most_unclaimed`, and those that [`end`](Self::end) adds.
+    /// Completions of work queues that have no lane. There are at most `most_unclaimed`.
     unclaimed: VecDeque<Completion<B>>,
     most_unclaimed: usize,
     pub(super) tally: Tally,
@@ -131,10 +131,14 @@ impl<B> Lanes<B> {
             return None;
         }
         let mut left = lane.end(next, &mut self.tally);
-        // This append has no limit. `of_next` has only receives of a new work queue in the same slot. They completed
-        // after the old pair was destroyed and before this lane ended, which is usually a short time.
+        let pair = lane.pair;
+        // Receives of the next work queue in this slot, which has no lane yet. What does not fit goes back to `left`, to
+        // be dropped without the lock.
         self.unclaimed.append(&mut left.of_next);
-        Some((left, lane.pair))
+        while self.unclaimed.len() > self.most_unclaimed {
+            left.of_next.extend(self.take_oldest_unclaimed());
+        }
+        Some((left, pair))
     }
 
     /// Makes a lane for a shared receive queue. False if it has one.
@@ -223,12 +227,16 @@ impl<B> Lanes<B> {
             return after.drop_completion(completion);
         }
         if self.unclaimed.len() >= self.most_unclaimed {
-            // Drop the oldest failed completion: the others perhaps have messages, which a new lane can still claim. If
-            // none failed, drop the oldest of all.
-            let oldest = self.unclaimed.iter().position(|kept| !kept.is_success()).unwrap_or(0);
-            self.unclaimed.remove(oldest).into_iter().for_each(|kept| after.drop_completion(kept));
+            self.take_oldest_unclaimed().into_iter().for_each(|kept| after.drop_completion(kept));
         }
         self.unclaimed.push_back(completion);
+    }
+
+    /// The completion to drop if there are too many: the oldest failed one, since the others perhaps have messages, which
+    /// a new lane can still claim. If none failed, the oldest of all.
+    fn take_oldest_unclaimed(&mut self) -> Option<Completion<B>> {
+        let oldest = self.unclaimed.iter().position(|kept| !kept.is_success()).unwrap_or(0);
+        self.unclaimed.remove(oldest)
     }
 
     /// Takes the wakers of all who wait at a lane. Those tasks will poll again. Abandoned requests stay noted.

@@ -125,8 +125,8 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
     where
         T: OwnReceives,
     {
-        // The lock of the desk is held, so nobody else polls, and no receive moves from in flight to the inbox between
-        // the two counts.
+        // `with` holds the lock of the desk, so nobody else polls, and no receive moves from in flight to the inbox
+        // between the two counts.
         let slot = self.lane.slot();
         let out = self.lane.desk().with(|state| {
             let received = state.lanes.get(slot).map_or(0, |lane| lane.received());

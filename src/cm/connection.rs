@@ -205,8 +205,8 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     #[allow(clippy::result_large_err, reason = "the connection comes back")]
     pub fn disconnect(self) -> Result<Disconnected<B, T>, Failed<Self>> {
         let Self { pair, data, mut link } = self;
-        // If this call fails, `wait_for_number` calls `rdma_disconnect` again. If the program does not wait for the
-        // number, the peer learns of the end when the identifier is destroyed.
+        // If this call fails, `is_told` is false, and `Disconnected::wait_for_number` makes the call again. If the
+        // program never calls that, the peer learns of the end only when the identifier is destroyed.
         let is_told = link.id.raw.disconnect().is_ok();
         match pair.into_error() {
             Ok(pair) => {

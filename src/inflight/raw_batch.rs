@@ -76,7 +76,8 @@ pub(crate) fn batch<'env, B, R>(
         let (mut batch, result) = f(RawBatch::of(queue.id(), PendingPosts::new(queue, stage)));
         batch.ring();
         if batch.fault.is_none() {
-            // A drop would do nothing: no request is pending, and no session is open. `forget` saves these checks.
+            // A drop would do nothing: no request is pending, and no session is open. `forget` saves the checks of the
+            // drop.
             mem::forget(batch);
             return Ok(result);
         }
