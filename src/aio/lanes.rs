@@ -132,8 +132,8 @@ impl<B> Lanes<B> {
         }
         let mut left = lane.end(next, &mut self.tally);
         let pair = lane.pair;
-        // Receives of the next work queue in this slot, which has no lane yet. What does not fit goes back to `left`, to
-        // be dropped without the lock.
+        // Receives of the next work queue in this slot, which has no lane yet. What does not fit goes back to `left`,
+        // to be dropped without the lock.
         self.unclaimed.append(&mut left.of_next);
         while self.unclaimed.len() > self.most_unclaimed {
             left.of_next.extend(self.take_oldest_unclaimed());
@@ -232,8 +232,8 @@ impl<B> Lanes<B> {
         self.unclaimed.push_back(completion);
     }
 
-    /// The completion to drop if there are too many: the oldest failed one, since the others perhaps have messages, which
-    /// a new lane can still claim. If none failed, the oldest of all.
+    /// The completion to drop if there are too many: the oldest failed one, since the others perhaps have messages,
+    /// which a new lane can still claim. If none failed, the oldest of all.
     fn take_oldest_unclaimed(&mut self) -> Option<Completion<B>> {
         let oldest = self.unclaimed.iter().position(|kept| !kept.is_success()).unwrap_or(0);
         self.unclaimed.remove(oldest)

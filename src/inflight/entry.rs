@@ -90,8 +90,8 @@ impl Entry {
         const { assert!(mem::align_of::<T>() > TAG) };
         // The low bits are zero, so adding the tag sets them. (`map_addr` costs two instructions more.)
         let tagged = pointer.as_ptr().wrapping_byte_add(tag).cast();
-        // SAFETY: `tagged` is not null: it points into the object of `pointer`. For `tag` is at most `TAG`, which is less
-        // than the alignment of `T` (asserted above), and `T` is not empty, so its size is at least its alignment.
+        // SAFETY: `tagged` is not null: it points into the object of `pointer`. For `tag` is at most `TAG`, which is
+        // less than the alignment of `T` (asserted above), and `T` is not empty, so its size is at least its alignment.
         Self { tagged: ObjectPtr(unsafe { NonNull::new_unchecked(tagged) }) }
     }
 
@@ -153,7 +153,7 @@ impl Entry {
     /// The window, if the entry has one. Other memory is dropped.
     #[cold]
     pub(crate) fn into_window(self) -> Option<Box<WindowInner>> {
-        // SAFETY: the pointer came from `Box::into_raw` of a window (0), and the entry gives up its ownership here (1).
+        // SAFETY: the pointer came from `WindowInner::into_raw` (0), and the entry gives up its ownership here (1).
         (self.form() == WINDOW).then(|| unsafe { Box::from_raw(self.into_untagged().as_ptr().cast()) })
     }
 
