@@ -380,6 +380,28 @@ fn a_membership_that_was_lost_does_not_end_the_next_one() {
     drop(member);
 }
 
+/// The network ends a membership. The membership says so, once it is asked or while it waits, and goes on saying it.
+#[test]
+fn a_membership_says_that_the_network_has_ended_it() {
+    let fabric = Fabric::new();
+    let context = Context::open_on(&fabric, "dev0").unwrap();
+    let channel = Channel::open(&context).unwrap();
+    let bound = Idle::for_datagrams(&channel).unwrap().bind((address(&context), 0).into()).unwrap();
+    let mut member = bound.join(GROUP).unwrap().wait(PATIENCE).unwrap();
+    for waits in [false, true] {
+        assert!(member.poll_end().unwrap().is_none());
+        assert!(member.wait_end(Duration::ZERO).unwrap().is_none());
+        fabric.inject(Fault::GroupsLost { device: "dev0".into() });
+        let end = if waits { member.wait_end(PATIENCE) } else { member.poll_end() };
+        assert!(matches!(end, Ok(Some(Cause::Failed(error))) if error.errno() == libc::ENETRESET));
+        assert!(matches!(member.poll_end(), Ok(Some(Cause::Failed(_)))));
+        member = member.leave().unwrap().join(GROUP).unwrap().wait(PATIENCE).unwrap();
+    }
+    fabric.inject(Fault::DeviceRemoved { device: "dev0".into() });
+    assert!(matches!(member.wait_end(PATIENCE), Ok(Some(Cause::DeviceRemoved))));
+    fabric.heal();
+}
+
 /// CM044: the number of a pair comes free although the first disconnect failed.
 #[test]
 fn a_disconnect_that_failed_is_tried_again_by_the_wait_for_the_number() {

@@ -50,9 +50,9 @@ pub struct Link {
     advice: Option<Advice>,
 }
 
-/// How a connection ends if this side does not end it.
+/// How a connection, or the membership in a group, ends if this side does not end it.
 #[derive(Clone, Debug)]
-enum End {
+pub(super) enum End {
     Disconnected,
     DeviceRemoved,
     Rejected(RejectReason, PeerData),
@@ -60,7 +60,7 @@ enum End {
 }
 
 impl End {
-    fn cause(&self) -> Cause {
+    pub(super) fn cause(&self) -> Cause {
         match self {
             Self::Disconnected => Cause::Disconnected,
             Self::DeviceRemoved => Cause::DeviceRemoved,

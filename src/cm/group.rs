@@ -1,11 +1,12 @@
 //! Multicast groups.
 
 use super::channel::Identifier;
+use super::connection::End;
 use super::datagram::{handle_of, takes};
 use super::error::{Cause, Failed};
-use super::meaning::Phase;
+use super::meaning::{Meaning, Phase};
 use super::server::Bound;
-use super::wait::{Patience, answer_with_path};
+use super::wait::{Patience, answer_with_path, next};
 use super::{Datagrams, Progress, not_for_iwarp, same_device};
 use crate::domain::{Brand, ProtectionDomain};
 use crate::provider::cm::BoundDevice;
@@ -85,8 +86,7 @@ impl Joining {
         };
         let device = self.id.raw.device().ok_or(Cause::DeviceRemoved)?;
         let Self { id, group } = self;
-        id.events.set_polled(false);
-        Ok(Progress::Done(Membership { id, group, path, qkey: Qkey(answer.qkey), device }))
+        Ok(Progress::Done(Membership { id, group, path, qkey: Qkey(answer.qkey), device, end: None }))
     }
 }
 
@@ -94,12 +94,17 @@ impl Joining {
 ///
 /// A queue pair receives the group's datagrams if it is [attached](Self::attach). A pair that only sends to the group
 /// needs only the [`recipient`](Self::recipient).
+///
+/// The network may end the membership, for example when the subnet manager is replaced. A program that waits for
+/// datagrams calls [`poll_end`](Self::poll_end) now and then.
 pub struct Membership {
     id: Identifier,
     group: IpAddr,
     path: ibv_ah_attr,
     qkey: Qkey,
     device: BoundDevice,
+    /// How the membership has ended; `None` while it lasts.
+    end: Option<End>,
 }
 
 impl Membership {
@@ -155,6 +160,37 @@ impl Membership {
         Ok(Recipient::group(handle_of(domain, &self.device, self.path)?, self.qkey))
     }
 
+    /// Returns the cause if the membership has ended and this side did not end it: [`Cause::Failed`] if the network has
+    /// ended it, or [`Cause::DeviceRemoved`]. The port then receives no more datagrams of the group:
+    /// [leave](Self::leave) it, and join it again.
+    ///
+    /// # Errors
+    ///
+    /// The channel failed.
+    #[doc(alias = "RDMA_CM_EVENT_MULTICAST_ERROR")]
+    pub fn poll_end(&mut self) -> Result<Option<Cause>, VerbError> {
+        self.end_by(Patience::None)
+    }
+
+    /// Waits until the membership ends, at most for `timeout`. Returns `None` if it lasts longer.
+    ///
+    /// # Errors
+    ///
+    /// The channel failed.
+    pub fn wait_end(&mut self, timeout: Duration) -> Result<Option<Cause>, VerbError> {
+        self.end_by(Patience::of(timeout))
+    }
+
+    fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
+        // After the end there is nothing to wait for. But still call `next`, since it also takes the events of the
+        // other identifiers from the channel.
+        let patience = if self.end.is_some() { Patience::None } else { patience };
+        if let Some((Meaning::End(cause), _)) = next(&self.id.events, Phase::Member, patience)? {
+            self.end.get_or_insert(cause.into());
+        }
+        Ok(self.end.as_ref().map(End::cause))
+    }
+
     /// Leaves the group. Pairs that are still attached to the group receive no more datagrams from other hosts.
     ///
     /// `rdma_leave_multicast(3)`.
@@ -171,6 +207,7 @@ impl Membership {
                 // perhaps moved other events of the membership from the channel into the `MailBox` of this identifier.
                 // `forget_group` drops the events in the `MailBox`.
                 self.id.events.forget_group();
+                self.id.events.set_polled(false);
                 Ok(Bound::new(self.id))
             }
             Err(error) => Err(Failed { cause: self.id.events.cause_of(error), value: self }),

@@ -20,6 +20,8 @@ pub(super) enum Phase {
     /// The side that looks up the pair of a service.
     LookingUp,
     JoiningGroup,
+    /// A member of a group.
+    Member,
 }
 
 /// The meaning of an event.
@@ -49,9 +51,8 @@ pub(super) fn meaning_of(phase: Phase, kind: Kind, status: i32, parameters: &mut
         | (Phase::Connecting | Phase::Accepting | Phase::LookingUp, Kind::ESTABLISHED)
         | (Phase::Listening, Kind::CONNECT_REQUEST) => Meaning::Done,
         (Phase::JoiningGroup, Kind::MULTICAST_JOIN) if status == 0 => Meaning::Done,
-        (Phase::JoiningGroup, Kind::MULTICAST_JOIN | Kind::MULTICAST_ERROR) => {
-            Meaning::End(Cause::Failed(errno("rdma_join_multicast")))
-        }
+        (Phase::JoiningGroup, Kind::MULTICAST_JOIN | Kind::MULTICAST_ERROR)
+        | (Phase::Member, Kind::MULTICAST_ERROR) => Meaning::End(Cause::Failed(errno("rdma_join_multicast"))),
         (Phase::Connecting, Kind::CALL_FAILED) => Meaning::NotAsked(errno("rdma_connect")),
         (Phase::Connecting, Kind::CONNECT_RESPONSE) => Meaning::Respond,
         (Phase::ResolvingAddress, Kind::ADDR_ERROR) => Meaning::End(Cause::Address(errno("rdma_resolve_addr"))),
@@ -84,7 +85,7 @@ pub(super) fn meaning_of(phase: Phase, kind: Kind, status: i32, parameters: &mut
 mod tests {
     use super::*;
 
-    const PHASES: [Phase; 8] = [
+    const PHASES: [Phase; 9] = [
         Phase::ResolvingAddress,
         Phase::ResolvingRoute,
         Phase::Connecting,
@@ -93,6 +94,7 @@ mod tests {
         Phase::Connected,
         Phase::LookingUp,
         Phase::JoiningGroup,
+        Phase::Member,
     ];
 
     /// One letter for each meaning; `.` for `Nothing`.
@@ -120,6 +122,7 @@ mod tests {
             "......EAE.EE..A...",
             ".......E.D.E......",
             "...........EEE....",
+            "...........E.E....",
         ];
         for (phase, expected) in PHASES.into_iter().zip(expected) {
             let found: String = (0..17).chain([u32::MAX]).map(|kind| letter(phase, kind)).collect();
