@@ -12,6 +12,8 @@
 //!   task switch. A [`Driver`], on a thread or as a task, sleeps for all futures whose answer has not come.
 //! - *Nothing is allocated* for a request.
 //!
+//! [`Sender::post`] takes any request of the send queue. [`Receiver::post`] and [`Connection::post`] post a receive.
+//!
 //! # Connections
 //!
 //! A [`Connection`] is a sender, a receiver, and a link that tells when the connection ends. `aio::cm` connects by
