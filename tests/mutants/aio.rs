@@ -17,14 +17,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         without: "a type of its own for a sender that is lent",
-        changes: &[(
-            "aio/shared_sender.rs",
-            "    pub fn with<R>(&self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {",
-            "    pub fn with<R>(&self, _: impl FnOnce(&mut Sender<B, T>) -> R) -> R {
-                unimplemented!()
-            }
-            fn with_lent<R>(&self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {",
-        )],
+        changes: &[
+            (
+                "aio/shared_sender.rs",
+                "    pub fn with<R>(&self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {",
+                "    pub fn with<R>(&self, _: impl FnOnce(&mut Sender<B, T>) -> R) -> R {
+                    unimplemented!()
+                }
+                pub(super) fn with_lent<R>(&self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {",
+            ),
+            ("aio/lend/granted.rs", "sender.with(|sender| post(", "sender.with_lent(|sender| post("),
+        ],
         cases: &[
             "aio/a_lent_sender_does_not_wait",
             "aio/a_lent_sender_is_not_exchanged",

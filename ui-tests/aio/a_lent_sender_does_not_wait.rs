@@ -3,9 +3,10 @@
 
 use interlock::Brand;
 use interlock::aio::SharedSender;
+use std::task::Context;
 
-async fn wait<B: Brand>(shared: &SharedSender<B>) {
-    let waiting = shared.with(|sender| sender.room());
+fn wait<B: Brand>(shared: &SharedSender<B>, context: &mut Context<'_>) -> bool {
+    shared.with(|sender| sender.poll_room(context).is_ready())
 }
 
 fn main() {}

@@ -1,11 +1,11 @@
 //! Rule A7: a sender that is lent does not wait.
 
 use interlock::Brand;
-use interlock::aio::SharedSender;
+use interlock::aio::Sender;
+use std::task::Context;
 
-async fn wait<B: Brand>(shared: &SharedSender<B>) {
-    let waiting = shared.room();
-    drop(waiting.await);
+fn wait<B: Brand>(sender: &mut Sender<B>, context: &mut Context<'_>) -> bool {
+    sender.poll_room(context).is_ready()
 }
 
 fn main() {}
