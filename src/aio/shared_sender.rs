@@ -80,7 +80,7 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
     }
 
     /// Waits for room for one request. Dropping the future loses nothing. A future that is not polled any more keeps
-    /// its place in the line, so drop it.
+    /// its place in the line, so drop it. A future that is forgotten keeps the poller allocated, as every future here.
     ///
     /// If the pair is broken, a permit comes without room, and the post then says why.
     ///

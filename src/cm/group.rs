@@ -185,7 +185,11 @@ impl Membership {
         // After the end there is nothing to wait for. But still call `next`, since it also takes the events of the
         // other identifiers from the channel.
         let patience = if self.end.is_some() { Patience::None } else { patience };
-        if let Some((Meaning::End(cause), _)) = next(&self.id.events, Phase::Member, patience)? {
+        let found = match next(&self.id.events, Phase::Member, patience) {
+            Err(_) if self.end.is_some() => None,
+            found => found?,
+        };
+        if let Some((Meaning::End(cause), _)) = found {
             self.end.get_or_insert(cause.into());
         }
         Ok(self.end.as_ref().map(End::cause))

@@ -459,3 +459,27 @@ fn many_pairs_of_one_number_are_no_matter() {
         rights.push(peer);
     }
 }
+
+/// An attack: a send and a receive are in flight at two pollers, and all is dropped in each order. No memory is freed
+/// while its pair lives, and each is freed once.
+#[test]
+fn halves_at_two_pollers_free_their_memory_once_in_any_order_of_drops() {
+    for order in 0..5 {
+        let (_fabric, domain) = support::own_device!();
+        let Apart { domain, at_sends, at_receives, mut sender, mut receiver, peer } = Apart::new(domain);
+        let freed = Arc::new(AtomicUsize::new(0));
+        let memory = || domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap().split().1;
+        receiver.post(memory()).unwrap();
+        // The peer has no receive, so the send waits.
+        drop(sender.send(memory()).unwrap());
+        let shared = sender.into_shared();
+        assert!(poll_once(&mut Box::pin(shared.room())).is_pending());
+        assert_eq!(freed.load(Ordering::SeqCst), 0);
+        let mut rest: Vec<Box<dyn std::any::Any>> =
+            vec![Box::new(at_sends), Box::new(at_receives), Box::new(shared), Box::new(receiver), Box::new(peer)];
+        rest.rotate_left(order);
+        rest.into_iter().for_each(drop);
+        drop(domain);
+        assert!(support::eventually(|| freed.load(Ordering::SeqCst) == 2), "order {order}");
+    }
+}
