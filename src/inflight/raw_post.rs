@@ -23,8 +23,8 @@ use super::{Entry, Operation, PairStatus, PostError, Posting, RequestFlaw, WorkI
 use crate::domain::{Brand, DomainId};
 use crate::memory::{Buffer, ListInner};
 use crate::provider::handles::{ObjectPtr, PostEnd, PostRight};
-use crate::provider::memory_handles::{HeldWindow, NotPosted};
 use crate::provider::reviewed::Promises;
+use crate::provider::window_handles::{HeldWindow, NotPosted};
 use crate::seal::KEY;
 use crate::sys::inline::{PostReceive as PostReceiveVerb, PostSend as PostSendVerb, PostShared};
 use crate::sys::{self, ibv_send_flags, ibv_wr_opcode};

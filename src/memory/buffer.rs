@@ -1,9 +1,10 @@
 //! Buffers: disjoint parts of a region that no peer can write, posted by move.
 
-use super::backing::sealed::{Owner, Sealed};
-use super::backing::{Memory, Parts, TakenApart};
+use super::owners::Memory;
+use super::owners::sealed::Sealed;
 pub use super::part::NotUniqueReason;
 use super::part::{Descriptor, SharedPart, UniquePart};
+use super::registration::{Owner, Parts, TakenApart};
 use super::{OutOfBounds, Plain, Viewable};
 use crate::domain::brand::Branded;
 use crate::seal::Key;

@@ -1,6 +1,6 @@
 //! Memory of another device.
 
-use super::backing::{Exported, Parts, TakenApart, sealed::Owner};
+use super::registration::{Exported, Owner, Parts, TakenApart};
 use crate::seal::Key;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;

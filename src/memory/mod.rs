@@ -54,7 +54,6 @@
 //! ```
 
 pub(crate) mod access;
-mod backing;
 pub(crate) mod bindable;
 pub(crate) mod buffer;
 mod dmabuf;
@@ -70,6 +69,7 @@ mod loan;
 pub(crate) mod locked;
 mod opaque;
 pub(crate) mod options;
+mod owners;
 pub(crate) mod pages;
 mod part;
 pub(crate) mod pool;
@@ -82,12 +82,11 @@ mod shelf;
 pub(crate) mod window;
 mod word;
 
-pub(crate) use crate::provider::memory_handles::Succeeded;
+pub(crate) use crate::provider::window_handles::Succeeded;
 pub(crate) use access::{
     Access, DeviceMayWrite, Exposed, LocalRead, LocalWrite, PeerCannotWrite, PeerMayAtomic, PeerMayChange, PeerMayRead,
     PeerMayWrite, RemoteAll, RemoteAtomic, RemoteRead, RemoteReadWrite, RemoteWrite, Unexposed,
 };
-pub use backing::{Memory, Plain, Viewable};
 pub(crate) use bindable::Bindable;
 pub use buffer::{Buffer, SharedBuffer};
 pub(crate) use buffer::{SplitError, TooLong};
@@ -102,6 +101,7 @@ pub(crate) use list::ListInner;
 pub use locked::{locked_memory_limit, pinned_memory};
 pub use opaque::{OpaqueMemory, OpaqueRegion};
 pub(crate) use options::{MayBind, WindowRights};
+pub use owners::{Memory, Plain, Viewable};
 pub use pages::Pages;
 pub(crate) use part::{Descriptor, Part, SharedPart, UniquePart};
 pub use pool::{ClassStats, Growth, Pool, PoolOptions, PoolPages, PoolStats, SizeClass, Take};

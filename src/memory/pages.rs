@@ -1,9 +1,6 @@
 //! Memory in whole pages of its own, which the library maps.
 
-use super::backing::sealed::{Owner, Sealed};
-use super::backing::{Memory, Parts, TakenApart};
 use crate::os::PrivateMapping;
-use crate::seal::Key;
 use std::ops::{Deref, DerefMut};
 use std::{fmt, io};
 
@@ -55,20 +52,5 @@ impl DerefMut for Pages {
 impl fmt::Debug for Pages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pages").field("len", &self.len).finish_non_exhaustive()
-    }
-}
-
-impl Memory for Pages {}
-impl Sealed for Pages {}
-impl Owner for Pages {
-    type Kept = Self;
-    type Freed = Self;
-
-    fn take_apart(self, _: Key) -> Parts<Self> {
-        Parts::of(self.map.as_ptr(), self.len, self)
-    }
-
-    fn rebuild(parts: TakenApart<Self>) -> Self {
-        parts.into_kept()
     }
 }

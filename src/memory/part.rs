@@ -16,13 +16,12 @@
 #![allow(unsafe_code, reason = "counted references to memory of a region")]
 
 use super::MAX_MESSAGE_BYTES;
-use super::backing::{Address, ReleasedOwner};
-use super::registration::RegionInner;
+use super::registration::{Address, RegionInner, ReleasedOwner};
 use super::shelf::{NOWHERE, Shelf, Taken};
 use super::{Access, DeviceMayWrite, LocalRead, PeerCannotWrite, Unexposed};
 use crate::domain::DomainId;
 use crate::provider::handles::ObjectPtr;
-use crate::provider::memory_handles::Unreached;
+use crate::provider::window_handles::Unreached;
 use crate::sys;
 use crate::verb_error::VerbError;
 use std::marker::PhantomData;

@@ -4,8 +4,8 @@
 use super::bindable::Bindable;
 use super::part::{Descriptor, ExposedPart, RegionRest, UniqueRegion};
 use crate::domain::{DomainId, DomainInner};
-use crate::provider::memory_handles::{FreedBarrier, HeldWindow, MemoryWindow, NotPosted, Succeeded, Unreached};
 use crate::provider::reviewed::Windows;
+use crate::provider::window_handles::{FreedBarrier, HeldWindow, MemoryWindow, NotPosted, Succeeded, Unreached};
 use crate::sys::{self, ibv_mw_type};
 use crate::types::Rkey;
 use crate::verb_error::{VerbError, note_leak};

@@ -1,14 +1,14 @@
 //! Memory regions: registered memory that a program owns as a whole.
 
 use super::access::{self, Access};
-use super::backing::{Memory, ReleasedOwner, TakenApart, sealed::Owner};
 use super::bindable::Bindable;
 use super::buffer::{Buffer, SharedBuffer};
 use super::error::{DeregisterError, RegisterError, RegisterFailure, RejoinError};
+use super::owners::Memory;
 use super::pages::Pages;
 use super::part::{RegionRest, SharedPart, UniquePart, UniqueRegion};
 use super::raw_window::LapsedPart;
-use super::registration::RegionInner;
+use super::registration::{Owner, RegionInner, ReleasedOwner, TakenApart};
 use super::{DeviceMayWrite, Exposed, LocalWrite, MayBind, PeerCannotWrite, RemoteRegion, Unexposed};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner, ProtectionDomain};

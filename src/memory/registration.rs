@@ -1,14 +1,26 @@
-//! Registrations: what the device knows of memory, and how long it may use it.
+//! How memory enters a registration, and how it comes back: its owner is taken apart, the bytes are registered, the
+//! registration ends, and the owner is rebuilt.
+//!
+//! A `Box`, a `Vec` or a `&mut` promises that nobody else writes the bytes behind it, and each move of such an owner
+//! repeats that promise. A device that writes the bytes breaks it. So the library keeps no such owner while memory is
+//! registered: it takes the owner apart into a raw pointer with exposed provenance, and rebuilds the owner after
+//! deregistration. How that is done for each kind of memory is in [`owners`](super::owners).
+//!
+//! ```text
+//!   M ──TakenApart::of──▶ TakenApart<M> ──hold──▶ HeldOwner     (a device may use the bytes)
+//!   M ◀──Owner::rebuild── TakenApart<M> ◀──────── ReleasedOwner ◀──release── (no device knows the bytes any more)
+//! ```
+//!
+//! A registration is what the device knows of the memory:
 //!
 //! ```text
 //!   Registration   the device's object (`ibv_mr`) and its keys. It ends by `end` only, and has one of two owners:
 //!    ├─ RegionInner   which has the owner of the memory too, and frees that only after the registration has ended
 //!    └─ Loan          for memory that a scope borrows; it frees nothing
 //! ```
-#![allow(unsafe_code, reason = "owns registrations and the memory behind them")]
+#![allow(unsafe_code, reason = "calls the verbs of registration, and owns registrations and the memory behind them")]
 
 use super::access::Access;
-use super::backing::{Address, Exported, HeldOwner, ReleasedOwner, TakenApart, sealed::Owner};
 use super::error::RegisterFailure;
 use super::remote::RemoteRegion;
 use super::{Exposed, LocalRead, options};
@@ -16,21 +28,223 @@ use crate::device::OnDemandPaging;
 use crate::device::iwarp::NotOnIwarp;
 use crate::domain::{DomainId, DomainInner};
 use crate::os::page_bytes;
-use crate::provider::memory_handles::{DomainPtr, Place, Region};
+use crate::provider::handles::ObjectPtr;
 use crate::provider::reviewed::SIW;
+use crate::seal::Key;
 use crate::sys;
 use crate::types::{Lkey, Rkey};
 use crate::verb_error::{VerbError, note_leak};
+use std::any::Any;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
-use std::{mem, ptr, sync::Arc};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{fmt, mem, ptr};
 
 const WORD: usize = 8;
 
 /// How many more times a buffer may be registered, each time around the last registration. The drop of each
 /// registration runs inside the drop of the next one, so the stack sets a bound.
 const MOST_NESTED: u8 = 32;
+
+/// An owner of bytes that can be taken apart and rebuilt.
+#[allow(unnameable_types, reason = "above the traits that seal `Memory` and `OpaqueMemory`")]
+pub trait Owner: Sized {
+    /// The parts of the owner besides its bytes. Unlike a reference or a box, they claim none of the bytes.
+    type Kept: Send + 'static;
+    /// The type to rebuild the owner as where the code no longer knows `Self`. Usually it is `Self`.
+    type Freed: Owner<Kept = Self::Kept> + 'static;
+    /// Takes the owner apart, without freeing anything.
+    fn take_apart(self, key: Key) -> Parts<Self::Kept>;
+    /// Rebuilds the owner.
+    fn rebuild(parts: TakenApart<Self>) -> Self;
+}
+
+/// An owner that was taken apart: its bytes, and its other parts.
+#[derive(Debug)]
+#[allow(unnameable_types, reason = "in a sealed trait")]
+pub struct Parts<K> {
+    /// The first byte. The pointer may be used to access all bytes.
+    pub(super) first: *mut u8,
+    pub(super) len_bytes: usize,
+    pub(super) kept: K,
+    /// How many nested registrations these bytes have already.
+    pub(super) depth: u8,
+    /// `Some` for memory that is not mapped in this process. `kept` keeps the descriptor open.
+    pub(super) exported: Option<Exported>,
+}
+
+impl<K> Parts<K> {
+    /// The parts of an owner of mapped bytes that are not registered yet.
+    pub(super) fn of(first: *mut u8, len_bytes: usize, kept: K) -> Self {
+        Self { first, len_bytes, kept, depth: 0, exported: None }
+    }
+}
+
+/// Memory of another driver: the descriptor of a dma-buf, and the offset of the memory inside the dma-buf.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Exported {
+    pub(super) fd: RawFd,
+    pub(super) offset: u64,
+}
+
+/// An address, which by itself allows no access: the types that own the bytes decide who may touch them.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(super) struct Address(ObjectPtr<u8>);
+
+impl Address {
+    /// The address of bytes that a device may access from now on. A device gets the address as an integer.
+    pub(super) fn expose(first: *mut u8) -> Self {
+        first.expose_provenance();
+        // Only memory that is not mapped in this process has a null pointer. Nobody accesses such memory by this
+        // pointer, so a dangling pointer takes its place.
+        Self(ObjectPtr(NonNull::new(first).unwrap_or(NonNull::dangling())))
+    }
+
+    #[inline(always)]
+    pub(super) fn as_non_null(self) -> NonNull<u8> {
+        self.0.0
+    }
+
+    #[inline(always)]
+    pub(super) fn as_ptr(self) -> *mut u8 {
+        self.as_non_null().as_ptr()
+    }
+
+    #[inline(always)]
+    pub(super) fn addr(self) -> usize {
+        self.as_non_null().addr().get()
+    }
+
+    pub(super) fn plus(self, offset: usize) -> Self {
+        let moved = self.as_ptr().wrapping_add(offset);
+        // `moved` is never null: no memory wraps around the end of the address space. So the dangling pointer is never
+        // used.
+        Self(ObjectPtr(NonNull::new(moved).unwrap_or(NonNull::dangling())))
+    }
+}
+
+/// An `M` that was taken apart. Dropping this leaks the owner.
+#[allow(unnameable_types, reason = "in a sealed trait")]
+pub struct TakenApart<M: Owner> {
+    /// # Invariants
+    ///
+    /// 0. The fields are the parts that `M::take_apart` gave, and nobody else rebuilds the owner from them. No device
+    ///    knows the bytes, unless this is inside of a [`HeldOwner`].
+    address: Address,
+    len_bytes: usize,
+    depth: u8,
+    exported: Option<Exported>,
+    /// 1. Dropping this leaks the parts: a device may still know the bytes, if a registration did not end.
+    kept: ManuallyDrop<M::Kept>,
+}
+
+impl<M: Owner> TakenApart<M> {
+    pub(super) fn of(memory: M) -> Self {
+        let Parts { first, len_bytes, kept, depth, exported } = memory.take_apart(Key(()));
+        Self { address: Address::expose(first), len_bytes, depth, exported, kept: ManuallyDrop::new(kept) }
+    }
+
+    pub(super) fn into_kept(self) -> M::Kept {
+        ManuallyDrop::into_inner(self.kept)
+    }
+
+    /// The same parts, for another type of owner that has the same kept parts.
+    fn retype<N: Owner<Kept = M::Kept>>(self) -> TakenApart<N> {
+        let Self { address, len_bytes, depth, exported, kept } = self;
+        TakenApart { address, len_bytes, depth, exported, kept }
+    }
+
+    /// Keeps the owner for as long as a device may use the bytes.
+    fn hold(self) -> HeldOwner {
+        HeldOwner { depth: self.depth, parts: Mutex::new(Box::new(self.retype::<M::Freed>())) }
+    }
+
+    pub(super) fn address(&self) -> Address {
+        self.address
+    }
+
+    pub(super) fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// How many nested registrations these bytes have already.
+    fn depth(&self) -> u8 {
+        self.depth
+    }
+
+    /// The dma-buf, if the memory is not mapped in this process. Its descriptor is open while this or the owner is
+    /// kept.
+    fn exported(&self) -> Option<Exported> {
+        self.exported
+    }
+}
+
+impl<M: Owner> fmt::Debug for TakenApart<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TakenApart").field("len", &self.len_bytes).finish_non_exhaustive()
+    }
+}
+
+/// The parts of an owner, whatever its type.
+trait AnyParts: Send {
+    /// Rebuilds the owner and drops it.
+    fn free(self: Box<Self>);
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+}
+
+impl<M: Owner + 'static> AnyParts for TakenApart<M> {
+    fn free(self: Box<Self>) {
+        drop(M::rebuild(*self));
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+/// An owner that was taken apart, without its type, while a device may use the bytes. Dropping this leaks the owner.
+struct HeldOwner {
+    depth: u8,
+    /// Never locked: the mutex makes this `Sync`, since parts are `Send` but not always `Sync`.
+    parts: Mutex<Box<dyn AnyParts>>,
+}
+
+impl HeldOwner {
+    /// How many nested registrations these bytes had before this one.
+    fn depth(&self) -> u8 {
+        self.depth
+    }
+
+    /// Releases the parts, to rebuild the owner from them.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the bytes any more, and nobody can use them later through what the registration gave out.
+    unsafe fn release(self) -> ReleasedOwner {
+        ReleasedOwner(self.parts.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The parts of an owner whose bytes nobody uses any more. Dropping this leaks the owner.
+pub(super) struct ReleasedOwner(Box<dyn AnyParts>);
+
+impl ReleasedOwner {
+    /// Rebuilds the owner and drops it.
+    fn free(self) {
+        self.0.free();
+    }
+
+    /// The parts, if they are those of an `M`.
+    pub(super) fn into_parts<M: Owner>(self) -> Option<TakenApart<M>> {
+        let parts = self.0.into_any().downcast::<TakenApart<M::Freed>>().ok()?;
+        Some(parts.retype())
+    }
+}
 
 /// A range of bytes to be registered. It gives no access to the bytes.
 #[derive(Clone, Copy)]
@@ -44,40 +258,121 @@ struct Span {
     rights: sys::ibv_access_flags,
 }
 
-/// The device's object for registered memory.
+impl Span {
+    /// Memory of this process, to be registered with the rights `A`.
+    fn of<A: Access, T>(memory: *mut [T]) -> Self {
+        let address = Address::expose(memory.cast());
+        let len_bytes = memory.len() * mem::size_of::<T>();
+        Self { address, len_bytes, exported: None, zero_based: A::ZERO_BASED, rights: A::FLAGS }
+    }
+
+    fn is_empty(self) -> bool {
+        self.len_bytes == 0
+    }
+
+    /// The address by which requests with the keys name the first byte.
+    fn base(self) -> u64 {
+        match self.exported {
+            _ if self.zero_based => 0,
+            Some(Exported { offset, .. }) => offset,
+            None => self.address.addr() as u64,
+        }
+    }
+
+    /// Refuses memory that no device can register, and memory for peers that does not consist of whole aligned words.
+    fn check(self) -> Result<(), RegisterFailure> {
+        let Self { len_bytes, exported, zero_based, rights, .. } = self;
+        let start = exported.map_or(self.address.addr(), |exported| exported.offset as usize);
+        let (address, page_bytes) = (start, page_bytes());
+        if len_bytes == 0 {
+            return Err(RegisterFailure::Empty);
+        }
+        if zero_based && exported.is_none() && !address.is_multiple_of(page_bytes) {
+            return Err(RegisterFailure::NotInPages { address, page_bytes });
+        }
+        let private = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 | options::FLAGS;
+        let exposed = rights.0 & !private != 0;
+        if exposed && !(address.is_multiple_of(WORD) && len_bytes.is_multiple_of(WORD)) {
+            return Err(RegisterFailure::NotInWords { address, len_bytes });
+        }
+        Ok(())
+    }
+
+    fn words(self) -> usize {
+        let aligned = self.address.addr().is_multiple_of(WORD);
+        if aligned && self.exported.is_none() { self.len_bytes / WORD } else { 0 }
+    }
+}
+
+/// The device's object for registered memory, `ibv_mr`, and its keys.
 ///
 /// Dropping this does not end the registration: memory that was not given back stays registered, which is safe.
 struct Registration {
-    /// The region while the device knows it.
-    region: Option<Region>,
+    /// # Invariants
+    ///
+    /// 0. The object came from the provider of `domain`, and is registered. Nobody else deregisters it, and no other
+    ///    `Registration` has it. `None` over no bytes, after the end, and after the registration was moved out.
+    raw: Option<ObjectPtr<sys::ibv_mr>>,
     lkey: Lkey,
     rkey: Rkey,
-    /// The region's domain, which must outlive `region`.
+    /// 1. Keeps the domain of the object alive until the registration has ended. A registration that the device does
+    ///    not end is leaked, with its domain.
     domain: Arc<DomainInner>,
 }
 
 impl Registration {
     /// The registration of no bytes. The device knows nothing of it.
     fn of_nothing(domain: &Arc<DomainInner>) -> Self {
-        Self { region: None, lkey: Lkey(0), rkey: Rkey(0), domain: Arc::clone(domain) }
+        Self { raw: None, lkey: Lkey(0), rkey: Rkey(0), domain: Arc::clone(domain) }
+    }
+
+    /// `ibv_reg_mr`, `ibv_reg_mr_iova` or `ibv_reg_dmabuf_mr`.
+    ///
+    /// # Safety
+    ///
+    /// Until the registration has [ended](Self::end), the bytes of `span` are valid memory, which the device and peers
+    /// may access as its rights say. The descriptor in `span`, if any, is open during this call.
+    unsafe fn register(domain: &Arc<DomainInner>, span: Span) -> Result<Self, VerbError> {
+        let (provider, pd) = (domain.context.provider, domain.raw());
+        let Span { address, len_bytes: len, exported, zero_based, rights } = span;
+        let (first, iova) = (address.as_ptr(), span.base());
+        let raw = match exported {
+            // SAFETY: the domain is alive until the registration has ended (1). The memory is valid until then
+            // (caller).
+            None if !zero_based => unsafe { provider.reg_mr(pd, first, len, rights) },
+            // SAFETY: as above.
+            None => unsafe { provider.reg_mr_iova(pd, first, len, iova, rights) },
+            // SAFETY: as above. The descriptor is open during this call (caller). After the call, the registration
+            // keeps the dma-buf alive.
+            Some(Exported { fd, offset }) => unsafe { provider.reg_dmabuf_mr(pd, offset, len, iova, fd, rights) },
+        }?;
+        // SAFETY: the object is registered (0), so its struct is alive; providers write the keys only when they
+        // register memory.
+        let mr = unsafe { raw.as_ref() };
+        let (lkey, rkey, domain) = (Lkey(mr.lkey), Rkey(mr.rkey), Arc::clone(domain));
+        Ok(Self { raw: Some(ObjectPtr(raw)), lkey, rkey, domain })
     }
 
     /// Whether the memory is registered with the device.
     fn is_registered(&self) -> bool {
-        self.region.is_some()
+        self.raw.is_some()
     }
 
-    /// `ibv_dereg_mr`. After `Ok` no peer reaches the memory by its keys, and no request may name them. Does nothing
-    /// the second time.
+    /// Moves the registration out. What is left has the keys, but does not end anything.
+    fn take(&mut self) -> Self {
+        let (lkey, rkey, domain) = (self.lkey, self.rkey, Arc::clone(&self.domain));
+        Self { raw: self.raw.take(), lkey, rkey, domain }
+    }
+
+    /// `ibv_dereg_mr`. After `Ok` no peer reaches the memory by its keys, and no request may name them. After `Err` the
+    /// memory is still registered. Does nothing the second time.
     fn end(&mut self) -> Result<(), VerbError> {
-        let Some(region) = self.region.take() else { return Ok(()) };
-        region.end().map_err(|(region, error)| {
-            self.region = Some(region);
-            error
-        })
+        let Some(raw) = self.raw.take() else { return Ok(()) };
+        // SAFETY: the object is registered, and nobody else deregisters it (0).
+        unsafe { self.domain.context.provider.dereg_mr(raw.0) }.inspect_err(|_| self.raw = Some(raw))
     }
 
-    /// Leaks a region that the device did not end, for the life of the process. Its domain stays, too.
+    /// Leaks a registration that the device did not end, for the life of the process. Its domain stays, too.
     fn leak(&self, what: &'static str, error: VerbError) {
         mem::forget(Arc::clone(&self.domain));
         note_leak(what, error);
@@ -151,16 +446,12 @@ impl RegionInner {
             return Err(RegisterFailure::Unsupported { feature: "zero-based memory", source });
         }
         let Span { len_bytes, rights, .. } = span;
-        let domain_ptr = DomainPtr { provider: domain.context.provider, pd: domain.raw() };
-        // SAFETY: `Registration` holds the domain, so the domain stays alive until the region has ended. If the device
-        // does not end the region, region and domain are leaked. The caller guarantees the rest.
-        let region = unsafe { Region::register(domain_ptr, span.place(), len_bytes, rights) };
+        // SAFETY: the caller guarantees the same for this function.
+        let registration = unsafe { Registration::register(domain, span) };
         let device = || domain.context.query_device_ex();
         let has_paging = || device().is_ok_and(|device| OnDemandPaging(device.odp_caps).is_there());
-        let region = region.map_err(|error| RegisterFailure::of(error, len_bytes, rights, has_paging))?;
-        let (lkey, rkey) = region.keys();
-        let (lkey, rkey, domain) = (Lkey(lkey), Rkey(rkey), Arc::clone(domain));
-        Ok(Self::of(Registration { region: Some(region), lkey, rkey, domain }, span))
+        let registration = registration.map_err(|error| RegisterFailure::of(error, len_bytes, rights, has_paging))?;
+        Ok(Self::of(registration, span))
     }
 
     /// A region over no bytes. A device cannot register an empty range, and need not: a request with no bytes names no
@@ -172,13 +463,6 @@ impl RegionInner {
     fn of(registration: Registration, span: Span) -> Self {
         let (Span { address, len_bytes, rights, .. }, words, base) = (span, span.words(), span.base());
         Self { registration, address, len_bytes, base, owner: None, words, rights }
-    }
-
-    /// Moves the registration out. The region then only knows its address and keys, so that requests can name them.
-    fn take_registration(&mut self) -> Registration {
-        let registration = &mut self.registration;
-        let (lkey, rkey, domain) = (registration.lkey, registration.rkey, Arc::clone(&registration.domain));
-        Registration { region: registration.region.take(), lkey, rkey, domain }
     }
 
     /// Whether it was registered with the rights `A`.
@@ -210,7 +494,7 @@ impl RegionInner {
     /// The device's object while the memory is registered, else null: for requests that name the region and not only
     /// its keys.
     pub(crate) fn raw(&self) -> *mut sys::ibv_mr {
-        self.registration.region.as_ref().map_or(ptr::null_mut(), Region::as_ptr)
+        self.registration.raw.map_or(ptr::null_mut(), |raw| raw.0.as_ptr())
     }
 
     /// Whether windows may be bound over the region: whether its rights are [`MayBind`](super::MayBind).
@@ -310,7 +594,8 @@ impl<'env, H> Lending<'env, H> {
             // until no request and no peer can access it any more (caller).
             unsafe { RegionInner::new(domain, span) }?
         };
-        Ok((Loan { registration: region.take_registration(), is_exposed }, handle(region)))
+        // The region then only knows its address and keys, so that requests can name them.
+        Ok((Loan { registration: region.registration.take(), is_exposed }, handle(region)))
     }
 }
 
@@ -339,58 +624,5 @@ impl Loan {
     /// Leaks the registration, which the device did not end.
     pub(crate) fn leak(self, error: VerbError) {
         self.registration.leak("the registration of borrowed memory", error);
-    }
-}
-
-impl Span {
-    /// Memory of this process, to be registered with the rights `A`.
-    fn of<A: Access, T>(memory: *mut [T]) -> Self {
-        let address = Address::expose(memory.cast());
-        let len_bytes = memory.len() * mem::size_of::<T>();
-        Self { address, len_bytes, exported: None, zero_based: A::ZERO_BASED, rights: A::FLAGS }
-    }
-
-    fn is_empty(self) -> bool {
-        self.len_bytes == 0
-    }
-
-    /// The address by which requests with the keys name the first byte.
-    fn base(self) -> u64 {
-        match self.exported {
-            _ if self.zero_based => 0,
-            Some(Exported { offset, .. }) => offset,
-            None => self.address.addr() as u64,
-        }
-    }
-
-    fn place(self) -> Place {
-        match self.exported {
-            Some(Exported { fd, offset }) => Place::Exported { fd, offset, iova: self.base() },
-            None => Place::Mapped { first: self.address.as_ptr(), iova: self.zero_based.then_some(0) },
-        }
-    }
-
-    /// Refuses memory that no device can register, and memory for peers that does not consist of whole aligned words.
-    fn check(self) -> Result<(), RegisterFailure> {
-        let Self { len_bytes, exported, zero_based, rights, .. } = self;
-        let start = exported.map_or(self.address.addr(), |exported| exported.offset as usize);
-        let (address, page_bytes) = (start, page_bytes());
-        if len_bytes == 0 {
-            return Err(RegisterFailure::Empty);
-        }
-        if zero_based && exported.is_none() && !address.is_multiple_of(page_bytes) {
-            return Err(RegisterFailure::NotInPages { address, page_bytes });
-        }
-        let private = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 | options::FLAGS;
-        let exposed = rights.0 & !private != 0;
-        if exposed && !(address.is_multiple_of(WORD) && len_bytes.is_multiple_of(WORD)) {
-            return Err(RegisterFailure::NotInWords { address, len_bytes });
-        }
-        Ok(())
-    }
-
-    fn words(self) -> usize {
-        let aligned = self.address.addr().is_multiple_of(WORD);
-        if aligned && self.exported.is_none() { self.len_bytes / WORD } else { 0 }
     }
 }

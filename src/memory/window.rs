@@ -14,7 +14,7 @@ use super::remote::RemoteWindow;
 use super::{OutOfBounds, Plain, RecordError, RemoteRegion, access, exposed};
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner, ProtectionDomain};
-use crate::provider::memory_handles::Succeeded;
+use crate::provider::window_handles::Succeeded;
 use crate::sys;
 use crate::types::Rkey;
 use crate::verb_error::VerbError;

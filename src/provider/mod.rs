@@ -12,12 +12,12 @@
 #[cfg(feature = "cm")]
 pub(crate) mod cm;
 pub(crate) mod handles;
-pub(crate) mod memory_handles;
 #[cfg(feature = "rdma-core")]
 pub(crate) mod rdma_core;
 pub(crate) mod reviewed;
 #[cfg(feature = "soft")]
 pub mod soft;
+pub(crate) mod window_handles;
 
 use crate::sys;
 use crate::verb_error::VerbError;

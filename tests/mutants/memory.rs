@@ -207,7 +207,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         without: "what registered types must be",
         changes: &[
-            ("memory/backing.rs", "FromBytes + IntoBytes + Immutable + Send", "Send"),
+            ("memory/owners.rs", "FromBytes + IntoBytes + Immutable + Send", "Send"),
             // The functions that view bytes as `T` name the bounds that they still need.
             ("memory/buffer.rs", "T: Plain", "T: Viewable + zerocopy::IntoBytes"),
             ("memory/opaque.rs", "T: Plain", "T: zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable"),

@@ -4,6 +4,8 @@
 //! A handle owns its object from the verb that creates it to the verb that ends it, so it knows. The layers above call
 //! the handle and need no `unsafe` code.
 //!
+//! Registered memory has no handle here: `memory::registration` calls its verbs, because it also owns the memory.
+//!
 //! ```text
 //!   OpenContext ◀── Domain ◀─┬─ Address
 //!        ▲                   ├─ SharedQueue ◀─┐

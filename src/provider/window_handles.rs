@@ -1,93 +1,16 @@
-//! Owned handles of memory regions and memory windows, with verbs that are safe to call, as in
-//! [`handles`](super::handles).
+//! Owned handles of memory windows, with verbs that are safe to call, as in [`handles`](super::handles).
 //!
 //! ASSUMPTION: a provider reads the `ibv_mw` of a bind while the bind is posted, and not later.
-#![allow(unsafe_code, reason = "calls verbs on the object that the handle owns")]
+#![allow(unsafe_code, reason = "calls verbs on the window that the handle owns")]
 
-use super::Provider;
 use super::handles::{BindMw, Domain, ObjectPtr};
 use super::reviewed::Windows;
 use crate::sync::lock;
 use crate::sys::{self, ibv_mw_type, ibv_wc_status};
 use crate::verb_error::VerbError;
 use std::mem;
-use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
-
-/// A pointer to a protection domain, and its provider. It does not keep the domain alive.
-#[derive(Clone, Copy)]
-pub(crate) struct DomainPtr {
-    pub(crate) provider: &'static dyn Provider,
-    pub(crate) pd: NonNull<sys::ibv_pd>,
-}
-
-/// The memory that a region will cover.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
-    /// Memory of this process. Peers address the first byte as `iova`; if that is `None`, by its address in this
-    /// process.
-    Mapped { first: *mut u8, iova: Option<u64> },
-    /// Memory of the dma-buf `fd`, from `offset`. Peers address the first byte as `iova`.
-    Exported { fd: RawFd, offset: u64, iova: u64 },
-}
-
-/// A registered memory region. Dropping it does not deregister it: the memory stays registered.
-pub(crate) struct Region {
-    /// # Invariants
-    ///
-    /// 0. The region came from `provider`, and is registered. Nobody else deregisters it.
-    raw: ObjectPtr<sys::ibv_mr>,
-    provider: &'static dyn Provider,
-}
-
-impl Region {
-    /// `ibv_reg_mr`, `ibv_reg_mr_iova` or `ibv_reg_dmabuf_mr`.
-    ///
-    /// # Safety
-    ///
-    /// Until the region has [ended](Self::end), the domain is alive, and the `len` bytes are valid memory, which the
-    /// device and peers may access as `rights` says. The descriptor in `place`, if any, is open during this call.
-    pub(crate) unsafe fn register(
-        DomainPtr { provider, pd }: DomainPtr,
-        place: Place,
-        len: usize,
-        rights: sys::ibv_access_flags,
-    ) -> Result<Self, VerbError> {
-        let raw = match place {
-            // SAFETY: the domain is alive and the memory is valid until the region has ended (caller).
-            Place::Mapped { first, iova: None } => unsafe { provider.reg_mr(pd, first, len, rights) },
-            // SAFETY: as above.
-            Place::Mapped { first, iova: Some(iova) } => unsafe { provider.reg_mr_iova(pd, first, len, iova, rights) },
-            // SAFETY: as above. The descriptor is open during this call (caller). After the call, the registration
-            // keeps the dma-buf alive.
-            Place::Exported { fd, offset, iova } => unsafe {
-                provider.reg_dmabuf_mr(pd, offset, len, iova, fd, rights)
-            },
-        }?;
-        Ok(Self { raw: ObjectPtr(raw), provider })
-    }
-
-    /// The local and the remote key.
-    pub(crate) fn keys(&self) -> (u32, u32) {
-        // SAFETY: the region is registered (0), so its struct is alive; providers write the keys only when they
-        // register a region.
-        let mr = unsafe { self.raw.0.as_ref() };
-        (mr.lkey, mr.rkey)
-    }
-
-    /// The pointer to the region, for requests that name it.
-    pub(crate) fn as_ptr(&self) -> *mut sys::ibv_mr {
-        self.raw.0.as_ptr()
-    }
-
-    /// `ibv_dereg_mr`. After `Ok`, no peer can access the memory by its keys. After `Err`, the region is still
-    /// registered.
-    pub(crate) fn end(self) -> Result<(), (Self, VerbError)> {
-        // SAFETY: the region is registered, and nobody else deregisters it (0).
-        unsafe { self.provider.dereg_mr(self.raw.0) }.map_err(|error| (self, error))
-    }
-}
 
 /// A memory window, bound or not. Dropping a window that has not [ended](Self::end) leaks it, with its domain.
 pub(crate) struct MemoryWindow {
