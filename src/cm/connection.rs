@@ -2,10 +2,11 @@
 
 use super::advice::Advice;
 use super::channel::Identifier;
-use super::error::{Cause, Failed, RejectReason};
-use super::meaning::{Meaning, Phase};
+use super::ended::Ended;
+use super::error::{Cause, Failed};
+use super::meaning::Phase;
 use super::private_data::PeerData;
-use super::wait::{Patience, next};
+use super::wait::Patience;
 use crate::domain::Brand;
 use crate::provider::cm::RawEventKind;
 use crate::queue::QueuePair;
@@ -46,39 +47,8 @@ pub struct Connection<B, T = ReliableConnection> {
 pub struct Link {
     pub(super) id: Identifier,
     /// How the connection has ended; `None` while it lasts.
-    end: Option<End>,
+    end: Ended,
     advice: Option<Advice>,
-}
-
-/// How a connection, or the membership in a group, ends if this side does not end it.
-#[derive(Clone, Debug)]
-pub(super) enum End {
-    Disconnected,
-    DeviceRemoved,
-    Rejected(RejectReason, PeerData),
-    Failed(VerbError),
-}
-
-impl End {
-    pub(super) fn cause(&self) -> Cause {
-        match self {
-            Self::Disconnected => Cause::Disconnected,
-            Self::DeviceRemoved => Cause::DeviceRemoved,
-            Self::Rejected(reason, data) => Cause::Rejected { reason: *reason, data: data.clone() },
-            Self::Failed(error) => Cause::Failed(*error),
-        }
-    }
-}
-
-impl From<Cause> for End {
-    fn from(cause: Cause) -> Self {
-        match cause {
-            Cause::DeviceRemoved => Self::DeviceRemoved,
-            Cause::Rejected { reason, data } => Self::Rejected(reason, data),
-            Cause::Failed(error) => Self::Failed(error),
-            _ => Self::Disconnected,
-        }
-    }
 }
 
 impl Link {
@@ -113,25 +83,7 @@ impl Link {
     }
 
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
-        // After the end of the connection there is nothing to wait for. But still call `next`, since it also takes the
-        // events of the other identifiers from the channel. Otherwise the descriptor of the channel could stay
-        // readable.
-        let patience = if self.end.is_some() { Patience::None } else { patience };
-        loop {
-            let found = match next(&self.id.events, Phase::Connected, patience) {
-                Err(_) if self.end.is_some() => None,
-                found => found?,
-            };
-            match found {
-                None => return Ok(self.end.as_ref().map(End::cause)),
-                Some((Meaning::Advise(advice), _)) => self.advice = Some(advice),
-                Some((Meaning::End(cause), _)) if self.end.is_none() => {
-                    self.end = Some(cause.into());
-                    return Ok(self.end.as_ref().map(End::cause));
-                }
-                Some(_) => {}
-            }
-        }
+        self.end.look(&self.id.events, Phase::Connected, patience, &mut self.advice)
     }
 
     /// Takes the latest advice of rdma_cm about the network, if any has arrived since the last call. Advice is read
@@ -143,7 +95,7 @@ impl Link {
 
 impl<B: Brand, T: Reliable> Connection<B, T> {
     pub(super) fn new(pair: QueuePair<B, ReadyToSend, T>, id: Identifier, data: PeerData) -> Self {
-        Self { pair, data, link: Link { id, end: None, advice: None } }
+        Self { pair, data, link: Link { id, end: Ended::default(), advice: None } }
     }
 
     /// The address of this side.
@@ -178,7 +130,7 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     }
 
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
-        let had_ended = self.link.end.is_some();
+        let had_ended = self.link.end.is_known();
         let end = self.link.end_by(patience)?;
         if end.is_some() && !had_ended {
             // An error is ignored: perhaps the device has moved the pair by itself, or the device was removed.
@@ -278,26 +230,5 @@ impl<B: Brand, T: Reliable> Disconnected<B, T> {
                 Some(_) => {}
             }
         }
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_end_is_told_in_the_same_words_each_time() {
-        let failed = VerbError::new("rdma_connect", libc::ENOMEM);
-        for (cause, text) in [
-            (Cause::Disconnected, Cause::Disconnected.to_string()),
-            (Cause::DeviceRemoved, Cause::DeviceRemoved.to_string()),
-            (Cause::rejected(10, vec![7]), Cause::rejected(10, Vec::new()).to_string()),
-            (Cause::Failed(failed), Cause::Failed(failed).to_string()),
-        ] {
-            let end = End::from(cause);
-            assert_eq!((end.cause().to_string(), end.cause().to_string()), (text.clone(), text));
-        }
-        let Cause::Rejected { data, .. } = End::from(Cause::rejected(10, vec![7])).cause() else { panic!() };
-        assert_eq!(data.padded(), [7]);
     }
 }

@@ -1,12 +1,12 @@
 //! Multicast groups.
 
 use super::channel::Identifier;
-use super::connection::End;
 use super::datagram::{handle_of, takes};
+use super::ended::Ended;
 use super::error::{Cause, Failed};
-use super::meaning::{Meaning, Phase};
+use super::meaning::Phase;
 use super::server::Bound;
-use super::wait::{Patience, answer_with_path, next};
+use super::wait::{Patience, answer_with_path};
 use super::{Datagrams, Progress, not_for_iwarp, same_device};
 use crate::domain::{Brand, ProtectionDomain};
 use crate::provider::cm::BoundDevice;
@@ -86,7 +86,7 @@ impl Joining {
         };
         let device = self.id.raw.device().ok_or(Cause::DeviceRemoved)?;
         let Self { id, group } = self;
-        Ok(Progress::Done(Membership { id, group, path, qkey: Qkey(answer.qkey), device, end: None }))
+        Ok(Progress::Done(Membership { id, group, path, qkey: Qkey(answer.qkey), device, end: Ended::default() }))
     }
 }
 
@@ -104,7 +104,7 @@ pub struct Membership {
     qkey: Qkey,
     device: BoundDevice,
     /// How the membership has ended; `None` while it lasts.
-    end: Option<End>,
+    end: Ended,
 }
 
 impl Membership {
@@ -182,17 +182,8 @@ impl Membership {
     }
 
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
-        // After the end there is nothing to wait for. But still call `next`, since it also takes the events of the
-        // other identifiers from the channel.
-        let patience = if self.end.is_some() { Patience::None } else { patience };
-        let found = match next(&self.id.events, Phase::Member, patience) {
-            Err(_) if self.end.is_some() => None,
-            found => found?,
-        };
-        if let Some((Meaning::End(cause), _)) = found {
-            self.end.get_or_insert(cause.into());
-        }
-        Ok(self.end.as_ref().map(End::cause))
+        // A membership gets no advice.
+        self.end.look(&self.id.events, Phase::Member, patience, &mut None)
     }
 
     /// Leaves the group. Pairs that are still attached to the group receive no more datagrams from other hosts.

@@ -75,6 +75,7 @@ mod channel;
 mod client;
 mod connection;
 mod datagram;
+mod ended;
 mod error;
 mod group;
 #[cfg(all(test, not(loom), not(miri)))]
