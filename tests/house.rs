@@ -16,12 +16,16 @@ const SERVICES: [&str; 7] = ["os", "readiness", "seal", "sync", "trace", "types"
 
 /// Files of one layer that use each other, with the reason why that is better than the alternatives. Files of the soft
 /// device are not checked, because the device is one machine in many files.
-const CIRCLES: [(&[&str], &str); 5] = [
+const CIRCLES: [(&[&str], &str); 6] = [
     (
         &["aio/closing.rs", "aio/cm.rs", "aio/connection.rs", "aio/tcp.rs"],
         "each way to connect makes connections, and a connection keeps what it was made by, to close it",
     ),
     (&["completion/departing.rs", "completion/message.rs"], "a message carries a pair, which gives its places back"),
+    (
+        &["completion/poller.rs", "completion/poller/gone.rs", "completion/queue.rs"],
+        "a poller keeps its queue, and the queue keeps what a dropped poller has left",
+    ),
     (
         &["inflight/polling.rs", "inflight/raw_completion_queue.rs"],
         "the polling end keeps its queue, and making a queue returns that end",

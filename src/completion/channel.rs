@@ -3,8 +3,7 @@
 use super::completion::Completion;
 use super::event_channel::EventChannel;
 use super::options::{CompletionQueueError, CompletionQueueOptions};
-use super::poll_state::PollError;
-use super::poller::Poller;
+use super::poller::{PollError, Poller};
 use super::queue::CompletionQueue;
 use super::wait::{self, WaitError, WakeFor};
 use crate::device::CompletionQueueId;
@@ -99,7 +98,7 @@ impl<B> CompletionChannel<B> {
         entries: u32,
         options: &CompletionQueueOptions,
     ) -> Result<(CompletionQueue<B>, Poller<B>), CompletionQueueError> {
-        Poller::create(&self.inner, entries, options)
+        CompletionQueue::create(&self.inner, entries, options)
     }
 
     /// Waits for the next completion of any of `pollers`, for `timeout` at most. Returns the index of the poller and

@@ -1,19 +1,31 @@
-//! The poller of a completion queue.
+//! The poller of a completion queue, its state, and how it finds the next completion.
+//!
+//! Two files below have what only few polls do. `unmatched` handles completions that do not retire the oldest request
+//! of a work queue. `gone` reads the mail of the control path, and returns the requests of work queues that have gone.
+//!
+//! ASSUMPTION: where the provider's row in `provider/reviewed.rs` says so, the sends of one work queue complete in the
+//! order of posting.
 
-use super::completion::Completion;
-use super::event_channel::EventChannel;
-use super::options::{CompletionQueueError, CompletionQueueOptions};
-use super::poll_state::{PollError, PollState};
-use super::queue::{CompletionQueue, CqInner};
-use super::retired::Retired;
+mod gone;
+mod unmatched;
+
+use super::completion::{Completion, Ended};
+use super::control::Control;
+use super::departing::DepartingPair;
+use super::message::Orphan;
+use super::out_of_order::OutOfOrder;
+use super::queue::CqInner;
+use super::retired::{Retired, Retirement};
+use super::shared_receivers::SharedReceivers;
+use super::statuses::Statuses;
 use crate::device::CompletionQueueId;
 use crate::domain::brand::Branded;
-use crate::domain::{Brand, ProtectionDomain};
-#[cfg(feature = "aio")]
-use crate::inflight::SharedLedger;
-use crate::inflight::{Finish, FinishOnDrop, WorkId};
+use crate::inflight::ledger::Retirers;
+use crate::inflight::{Entry, Finish, FinishOnDrop, Pending, PollEnd, PollFailed, RawEntry, SharedLedger, WorkId};
 use crate::memory::Buffer;
-use crate::verb_error::VerbError;
+use crate::sys;
+use gone::Found;
+pub(super) use gone::InFlight;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -41,60 +53,9 @@ impl Finish for PollerParts {
     }
 }
 
-/// How a domain makes completion queues.
-impl<B: Brand> ProtectionDomain<B> {
-    /// A completion queue for `entries` completions, and its one poller.
-    ///
-    /// `ibv_create_cq(3)`. Each queue pair leases room for the full depth of its work queues
-    /// ([`Limits::completions`](crate::Limits::completions)), so the queue never overflows.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL`: no entries, or more than the device has
-    /// ([`max_completion_entries`](crate::device::DeviceAttributes::max_completion_entries)).
-    #[doc(alias = "ibv_create_cq")]
-    pub fn completion_queue(&self, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
-        self.completion_queue_with(entries, &CompletionQueueOptions::default()).map_err(CompletionQueueError::into_verb)
-    }
-
-    /// As [`completion_queue`](Self::completion_queue), with options: the completion vector and the polling interface.
-    ///
-    /// `ibv_create_cq(3)`, or `ibv_create_cq_ex(3)` with [`Polling::Extended`](crate::completion::Polling::Extended).
-    ///
-    /// # Errors
-    ///
-    /// As [`completion_queue`](Self::completion_queue); `EINVAL` also if the device has no such vector.
-    /// [`CompletionQueueError::NotExtended`]: the device has no extended completion queues.
-    #[doc(alias = "ibv_create_cq_ex")]
-    pub fn completion_queue_with(
-        &self,
-        entries: u32,
-        options: &CompletionQueueOptions,
-    ) -> Result<(CompletionQueue<B>, Poller<B>), CompletionQueueError> {
-        Poller::create(&EventChannel::of_one_queue(&self.inner)?, entries, options)
-    }
-}
-
-impl<B> CompletionQueue<B> {
-    /// Another poller, if the last one has been dropped.
-    pub fn take_poller(&self) -> Option<Poller<B>> {
-        Some(Poller::new(Arc::clone(&self.inner), self.inner.unpark()?))
-    }
-}
-
 impl<B> Poller<B> {
-    fn new(queue: Arc<CqInner>, state: Box<PollState>) -> Self {
+    pub(super) fn new(queue: Arc<CqInner>, state: Box<PollState>) -> Self {
         Self { parts: FinishOnDrop::new(PollerParts { state, queue }), brand: PhantomData }
-    }
-
-    /// A completion queue on this channel, with its poller.
-    pub(super) fn create(
-        channel: &Arc<EventChannel>,
-        entries: u32,
-        options: &CompletionQueueOptions,
-    ) -> Result<(CompletionQueue<B>, Self), CompletionQueueError> {
-        let (queue, state) = CqInner::create(channel, entries, options)?;
-        Ok((CompletionQueue { inner: Arc::clone(&queue), brand: PhantomData }, Self::new(queue, state)))
     }
 
     /// The next completion; `None` if there is none now.
@@ -251,5 +212,248 @@ impl<B> Poller<B> {
 impl<B> fmt::Debug for Poller<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Poller").field("unknown_completions", &self.unknown_completions()).finish_non_exhaustive()
+    }
+}
+
+/// Why nothing was polled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PollError {
+    /// `ibv_poll_cq` failed. The completion queue can no longer be used. Memory that is in flight on it is freed when
+    /// its queue pairs and the queue are dropped. A pair that was reset before it was drained cannot leave Reset.
+    #[error(
+        "the completion queue failed (overrun, or its device is gone): destroy its queue pairs (see \
+         docs/failures.md#poll-failed)"
+    )]
+    Failed,
+}
+
+/// The state of a poller. It outlives a poller that is dropped.
+pub(super) struct PollState {
+    /// The work queues, by slot.
+    retirers: Retirers<Entry>,
+    /// The statuses of the pairs of the work queues. They are read only when a request fails.
+    statuses: Statuses,
+    /// The pairs that receive from a shared receive queue.
+    receivers: SharedReceivers,
+    /// The work queues that have completed in another order than they were posted in.
+    out_of_order: OutOfOrder,
+    /// Pairs to destroy once none of their requests is in flight.
+    departing: Vec<DepartingPair>,
+    /// Whether a pair could not be destroyed. If so, the device may use for ever what the pair has in flight here.
+    has_leaked: bool,
+    end: PollEnd,
+    /// Work queues that were gone before the device was last polled. Once the completions of that poll are consumed,
+    /// each of these queues returns its remaining requests as destroyed.
+    ready_orphans: Vec<Orphan>,
+    /// Work queues that have gone since the device was last polled, the first to go in front. Each has a count: how
+    /// many completions from before it went may still be in the completion queue. The device returns completions in
+    /// order, so counting them is enough. The work queue need not wait until the completion queue is seen empty.
+    waiting_orphans: Vec<(Orphan, u32)>,
+    /// How many completions named no request in flight.
+    unknown: u64,
+    /// Whether the completion queue has failed.
+    failed: bool,
+    /// Shared receive queues of pairs that are gone, if they are [kept](Self::keep_gone).
+    gone: Vec<SharedLedger>,
+    keeps_gone: bool,
+}
+
+impl PollState {
+    pub(super) fn new(end: PollEnd) -> Self {
+        Self {
+            retirers: Retirers::new(),
+            statuses: Statuses::default(),
+            receivers: SharedReceivers::default(),
+            out_of_order: OutOfOrder::default(),
+            departing: Vec::new(),
+            has_leaked: false,
+            end,
+            ready_orphans: Vec::new(),
+            waiting_orphans: Vec::new(),
+            unknown: 0,
+            failed: false,
+            gone: Vec::new(),
+            keeps_gone: false,
+        }
+    }
+
+    /// Whether a pair was leaked: its requests never come out.
+    #[cfg(feature = "aio")]
+    pub(super) fn has_leaked(&self) -> bool {
+        self.has_leaked
+    }
+
+    /// From now on, keeps the shared receive queues of pairs that are gone. Dropping the last handle of such a queue
+    /// drops memory of the program, and so runs code of the program. A caller that polls under a lock must not do that.
+    #[cfg(feature = "aio")]
+    pub(super) fn keep_gone(&mut self) {
+        self.keeps_gone = true;
+    }
+
+    /// The next shared receive queue that was kept.
+    #[cfg(feature = "aio")]
+    pub(super) fn take_gone(&mut self) -> Option<SharedLedger> {
+        self.gone.pop()
+    }
+
+    /// The polling end of the completion queue, which also arms and resizes it.
+    pub(super) fn end(&mut self) -> &mut PollEnd {
+        &mut self.end
+    }
+
+    /// Whether pairs wait here to be destroyed.
+    pub(super) fn has_departing(&self) -> bool {
+        !self.departing.is_empty()
+    }
+
+    /// How many completions named no request in flight.
+    pub(super) fn unknown(&self) -> u64 {
+        self.unknown
+    }
+
+    /// Whether nothing is left to return without polling the device.
+    #[inline(always)]
+    pub(super) fn needs_poll(&self, control: &Control) -> bool {
+        self.end.is_empty() && !control.mailbox.is_flagged()
+    }
+
+    #[cfg(feature = "aio")]
+    #[inline(always)]
+    pub(super) fn holds_completions(&self) -> bool {
+        !self.end.is_empty()
+    }
+
+    /// The next completion to return; `None` if there is none now. Polls the device only if `may_poll`.
+    #[inline(always)]
+    pub(super) fn next<B>(&mut self, control: &Control, may_poll: bool) -> Result<Option<Completion<B>>, PollError> {
+        if self.end.is_empty() {
+            if !control.mailbox.is_flagged() {
+                if !may_poll {
+                    return Ok(None);
+                }
+                match self.end.take() {
+                    Ok(Some(pending)) => {
+                        if let Some(completion) = Self::oldest_of_success(&mut self.retirers, pending) {
+                            return Ok(Some(completion));
+                        }
+                    }
+                    Ok(None) => return Ok(None),
+                    Err(PollFailed) => return Err(self.fail(control)),
+                }
+            }
+        } else if let Some(pending) = self.end.pending()
+            && let Some(completion) = Self::oldest_of_success(&mut self.retirers, pending)
+        {
+            return Ok(Some(completion));
+        }
+        // The slow path is a function of its own, so that a completion of the fast path above can stay in registers.
+        let Some((ended, entry)) = self.next_of_any(control, may_poll)? else { return Ok(None) };
+        Ok(Some(Completion::new(ended, entry)))
+    }
+
+    /// The oldest request that the pending completion retires, on the fast path: the completion is a success, and its
+    /// work queue completes in order.
+    #[inline(always)]
+    fn oldest_of_success<B>(retirers: &mut Retirers<Entry>, pending: Pending<'_>) -> Option<Completion<B>> {
+        let wc = pending.wc();
+        let id = wc.wr_id;
+        if wc.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
+            pending.keep();
+            return None;
+        }
+        let completed = pending.proof();
+        let mut retirer = retirers.of(id);
+        let (ended, entry) = if let Some(entry) = retirer.take_if_oldest(completed) {
+            pending.consume();
+            (Ended::succeeded(WorkId::from_raw(id), &entry, retirer.origin(), wc), entry)
+        } else {
+            pending.keep();
+            if !retirer.origin().retires_prefixes() {
+                return None;
+            }
+            let qpn = retirer.origin().qpn();
+            let (oldest, entry) = retirer.prefix_to(completed)?.into_oldest();
+            (Ended::implied(WorkId::from_raw(oldest), qpn), entry)
+        };
+        Some(Completion::new(ended, entry.into_raw()))
+    }
+
+    /// As [`next`](Self::next), for every kind of completion. The slow path.
+    #[cold]
+    #[inline(never)]
+    fn next_of_any(&mut self, control: &Control, may_poll: bool) -> Result<Option<(Ended, RawEntry)>, PollError> {
+        self.with_next(control, may_poll, |found| found.into_oldest())
+    }
+
+    /// Gives `f` the next requests to return; `None` if there are none now. Polls the device only if `may_poll`.
+    ///
+    /// (This takes a closure, because the borrow checker rejects a function that returns the borrowed requests: the
+    /// loop uses `self` again after an attempt that found nothing.)
+    #[inline(always)]
+    pub(super) fn with_next<R>(
+        &mut self,
+        control: &Control,
+        may_poll: bool,
+        f: impl FnOnce(Retirement<'_>) -> R,
+    ) -> Result<Option<R>, PollError> {
+        let found = loop {
+            if self.end.is_empty() {
+                if control.mailbox.is_flagged() {
+                    match self.poll_with_mail(control, may_poll)? {
+                        Found::Polled => {}
+                        Found::Destroyed(slot) => break self.destroyed(slot),
+                        Found::Nothing => return Ok(None),
+                    }
+                } else if !may_poll || !self.poll_device(control)? {
+                    return Ok(None);
+                }
+            }
+            if let Some(current) = self.current() {
+                break Some(current);
+            }
+            if self.move_to_single(control) {
+                continue;
+            }
+            match self.move_to_pair() {
+                Some(slot) => break self.current_of(slot),
+                None => self.resolve_unmatched(control),
+            }
+        };
+        Ok(found.map(f))
+    }
+
+    /// The requests that the next completion retires. `None` if the request that it names is not in flight. `None` also
+    /// if that request is not the oldest, and its work queue completes requests one by one.
+    #[inline(always)]
+    fn current(&mut self) -> Option<Retirement<'_>> {
+        let pending = self.end.pending()?;
+        let requests = self.retirers.of(pending.wc().wr_id).prefix_to(pending.proof())?;
+        if requests.count_before_last() != 0 && !requests.origin().retires_prefixes() {
+            return None;
+        }
+        Some(Retirement::completed(requests, &self.statuses, pending))
+    }
+
+    /// Polls the device. False if it has no completions.
+    #[inline(always)]
+    fn poll_device(&mut self, control: &Control) -> Result<bool, PollError> {
+        match self.end.take() {
+            Ok(Some(first)) => {
+                first.keep();
+                Ok(true)
+            }
+            Ok(None) => Ok(false),
+            Err(PollFailed) => Err(self.fail(control)),
+        }
+    }
+
+    /// Marks the completion queue as failed: every later poll fails in the same way.
+    #[cold]
+    pub(super) fn fail(&mut self, control: &Control) -> PollError {
+        self.failed = true;
+        control.mailbox.flag();
+        self.end.clear();
+        PollError::Failed
     }
 }

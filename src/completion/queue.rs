@@ -1,15 +1,15 @@
-//! Completion queues.
+//! Completion queues: how a domain makes them, each with its poller, and what the poller and the queue pairs share.
 
 use super::control::{Control, NoRoom};
 use super::departing::Departing;
 use super::event_channel::EventChannel;
 use super::message::{Attached, Message, Orphan, Place};
 use super::options::{CompletionQueueError, CompletionQueueOptions, Polling};
-use super::poll_state::{InFlight, PollState};
+use super::poller::{InFlight, PollState, Poller};
 use super::shared_receivers::SharedReceiver;
 use crate::device::CompletionQueueId;
-use crate::domain::DomainInner;
 use crate::domain::brand::Branded;
+use crate::domain::{Brand, DomainInner, ProtectionDomain};
 use crate::inflight::{QueueKind, RawCompletionQueue, SharedLedger, Waker};
 use crate::sync::lock;
 use crate::verb_error::VerbError;
@@ -26,15 +26,64 @@ const POLL_QUIET_DEVICE: Duration = Duration::from_millis(50);
 
 /// A handle of a completion queue of domain `B`, needed to create queue pairs. Clones name the same queue.
 ///
-/// Its [`Poller`](super::Poller) is created together with it.
+/// Its [`Poller`] is created together with it.
 #[doc(alias = "ibv_cq")]
 #[doc(alias = "ibv_destroy_cq")]
 pub struct CompletionQueue<B> {
     pub(crate) inner: Arc<CqInner>,
-    pub(super) brand: Branded<B>,
+    brand: Branded<B>,
+}
+
+/// How a domain makes completion queues.
+impl<B: Brand> ProtectionDomain<B> {
+    /// A completion queue for `entries` completions, and its one poller.
+    ///
+    /// `ibv_create_cq(3)`. Each queue pair leases room for the full depth of its work queues
+    /// ([`Limits::completions`](crate::Limits::completions)), so the queue never overflows.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`: no entries, or more than the device has
+    /// ([`max_completion_entries`](crate::device::DeviceAttributes::max_completion_entries)).
+    #[doc(alias = "ibv_create_cq")]
+    pub fn completion_queue(&self, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
+        self.completion_queue_with(entries, &CompletionQueueOptions::default()).map_err(CompletionQueueError::into_verb)
+    }
+
+    /// As [`completion_queue`](Self::completion_queue), with options: the completion vector and the polling interface.
+    ///
+    /// `ibv_create_cq(3)`, or `ibv_create_cq_ex(3)` with [`Polling::Extended`].
+    ///
+    /// # Errors
+    ///
+    /// As [`completion_queue`](Self::completion_queue); `EINVAL` also if the device has no such vector.
+    /// [`CompletionQueueError::NotExtended`]: the device has no extended completion queues.
+    #[doc(alias = "ibv_create_cq_ex")]
+    pub fn completion_queue_with(
+        &self,
+        entries: u32,
+        options: &CompletionQueueOptions,
+    ) -> Result<(CompletionQueue<B>, Poller<B>), CompletionQueueError> {
+        CompletionQueue::create(&EventChannel::of_one_queue(&self.inner)?, entries, options)
+    }
 }
 
 impl<B> CompletionQueue<B> {
+    /// A completion queue on this channel, with its poller.
+    pub(super) fn create(
+        channel: &Arc<EventChannel>,
+        entries: u32,
+        options: &CompletionQueueOptions,
+    ) -> Result<(Self, Poller<B>), CompletionQueueError> {
+        let (queue, state) = CqInner::create(channel, entries, options)?;
+        Ok((Self { inner: Arc::clone(&queue), brand: PhantomData }, Poller::new(queue, state)))
+    }
+
+    /// Another poller, if the last one has been dropped.
+    pub fn take_poller(&self) -> Option<Poller<B>> {
+        Some(Poller::new(Arc::clone(&self.inner), self.inner.unpark()?))
+    }
+
     /// The id of the queue, which events carry.
     pub fn id(&self) -> CompletionQueueId {
         self.inner.id
@@ -88,7 +137,7 @@ pub(crate) struct CqInner {
 
 impl CqInner {
     /// A completion queue on this channel, with the state for its poller.
-    pub(super) fn create(
+    fn create(
         channel: &Arc<EventChannel>,
         entries: u32,
         options: &CompletionQueueOptions,
@@ -205,7 +254,7 @@ impl CqInner {
     }
 
     /// Takes the state of a dropped poller.
-    pub(super) fn unpark(&self) -> Option<Box<PollState>> {
+    fn unpark(&self) -> Option<Box<PollState>> {
         lock(&self.parked).take()
     }
 }

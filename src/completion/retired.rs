@@ -1,7 +1,7 @@
 //! The requests that one completion of the device retires: the request that it names, and the unsignalled ones before
 //! that.
 //!
-//! The poller takes memory out of the ledgers only here, and in `poll_state` for callers that ask for one completion at
+//! The poller takes memory out of the ledgers only here, and in `poller` for callers that ask for one completion at
 //! a time.
 
 use super::completion::{Completion, Ended, Success};

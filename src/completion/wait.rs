@@ -6,8 +6,7 @@
 //! in which a device may complete, and tests can complete a request at each step.
 
 use super::completion::Completion;
-use super::poll_state::PollError;
-use super::poller::{Poller, PollerParts};
+use super::poller::{PollError, Poller, PollerParts};
 use crate::readiness::{Readiness, until_readable};
 use crate::verb_error::VerbError;
 use std::io;

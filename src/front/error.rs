@@ -29,7 +29,7 @@
 
 pub use crate::completion::control::NoRoom;
 pub use crate::completion::options::CompletionQueueError;
-pub use crate::completion::poll_state::PollError;
+pub use crate::completion::poller::PollError;
 pub use crate::completion::resize::ResizeError;
 pub use crate::completion::wait::WaitError;
 pub use crate::device::context::{NoActivePort, OpenError};

@@ -47,9 +47,9 @@ pub const POINTED: [&str; 2] = ["interlock::inflight::polling::poll", "interlock
 
 /// Functions off the hot path: a part of each name, and when the function runs. They may allocate and lock.
 pub const COLD: [(&str, &str); 19] = [
-    ("poll_state::PollState::poll_with_mail", "a pair was made or has gone since the device was last polled"),
-    ("poll_state::PollState::resolve_unmatched", "a completion is of a pair that was made since, or of no request"),
-    ("poll_state::PollState::move_to_single", "a completion came before those of earlier requests, for the first time"),
+    ("poller::PollState>::poll_with_mail", "a pair was made or has gone since the device was last polled"),
+    ("poller::PollState>::resolve_unmatched", "a completion is of a pair that was made since, or of no request"),
+    ("poller::PollState>::move_to_single", "a completion came before those of earlier requests, for the first time"),
     ("raw_post::WorkQueue<V>::not_posted", "the provider refused the request"),
     ("ended::Ended::failure_of", "the request failed"),
     ("raw_post::WorkQueue<V>::refused", "the provider refused the request"),

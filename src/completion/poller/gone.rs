@@ -1,0 +1,205 @@
+//! Work queues that have gone: the mail of the control path, which tells of them and of new ones; the requests that
+//! they leave; the destroy of departing pairs; and the end of the polling, when the completion queue itself goes.
+
+use super::{PollError, PollState};
+use crate::completion::control::Control;
+use crate::completion::departing::DepartingPair;
+use crate::completion::message::{Attached, Message, Orphan, Place};
+use crate::completion::out_of_order::OutOfOrder;
+use crate::completion::retired::Retirement;
+use crate::inflight::ledger::{Retirer, Retirers};
+use crate::inflight::{Entry, WorkId};
+use std::mem;
+use std::sync::atomic::Ordering;
+
+impl PollState {
+    /// The oldest request of a work queue that is gone: the last of `ready_orphans`, in this slot.
+    #[cold]
+    pub(super) fn destroyed(&mut self, slot: usize) -> Option<Retirement<'_>> {
+        let Orphan { quiescent, .. } = self.ready_orphans.last()?;
+        let oldest = self.retirers.get_mut(slot)?.lend().oldest_of(quiescent)?;
+        Some(Retirement::destroyed(oldest, &self.statuses))
+    }
+
+    /// Polls the device, and also reads the mail of the control path and empties the work queues that are gone.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn poll_with_mail(&mut self, control: &Control, may_poll: bool) -> Result<Found, PollError> {
+        if self.failed {
+            return Err(PollError::Failed);
+        }
+        if let Some(slot) = self.next_destroyed(control) {
+            return Ok(Found::Destroyed(slot));
+        }
+        if !may_poll {
+            return Ok(Found::Nothing);
+        }
+        // The mail is read before the poll: if the poll then finds the queue empty, the queue holds no completion of a
+        // work queue that the mail reported as gone.
+        self.read_mail(control);
+        let any = self.poll_device(control)?;
+        // Each waiting orphan has a count: how many completions that are older than the orphan may still be in the
+        // completion queue. One poll perhaps does not return all of them. So a poll with completions lowers each count
+        // by their number, and an empty poll sets all counts to 0.
+        let seen = if any { self.end.found() } else { u32::MAX };
+        self.waiting_orphans.iter_mut().for_each(|(_, before)| *before = before.saturating_sub(seen));
+        // The first of `waiting_orphans` has waited longest, and is to come out first. `ready_orphans` is emptied from
+        // its end, hence `rev`.
+        let done = self.waiting_orphans.iter().take_while(|(_, before)| *before == 0).count();
+        let waiting = self.waiting_orphans.split_off(done);
+        self.ready_orphans
+            .extend(mem::replace(&mut self.waiting_orphans, waiting).into_iter().rev().map(|(orphan, _)| orphan));
+        if !(self.waiting_orphans.is_empty() && self.ready_orphans.is_empty() && self.departing.is_empty()) {
+            // Orphans or departing pairs are left. The flag makes the next call come to this function again.
+            control.mailbox.flag();
+        }
+        if any {
+            return Ok(Found::Polled);
+        }
+        self.destroy_drained_pairs();
+        Ok(self.next_destroyed(control).map_or(Found::Nothing, Found::Destroyed))
+    }
+
+    /// Reads what the control path has sent.
+    #[cold]
+    pub(super) fn read_mail(&mut self, control: &Control) {
+        for message in control.mailbox.take() {
+            match message {
+                Message::Attach(Attached { retirer, status }) => {
+                    let slot = WorkId::from_raw(retirer.oldest()).key().slot();
+                    self.retirers.put(slot, retirer);
+                    self.statuses.set(slot, Some(status));
+                }
+                Message::Join(receiver) => self.receivers.join(receiver),
+                Message::Depart(pair) => self.departing.push(DepartingPair::new(pair)),
+                Message::Orphan(orphan) => self.waiting_orphans.push((orphan, control.room().capacity())),
+                Message::Leaked => self.has_leaked = true,
+            }
+        }
+    }
+
+    /// The slot of a work queue that is gone and still has requests, once its completions are all consumed. A work
+    /// queue that is gone and has no requests gives its place back.
+    #[cold]
+    fn next_destroyed(&mut self, control: &Control) -> Option<usize> {
+        while let Some(orphan) = self.ready_orphans.last() {
+            let slot = orphan.place.next.key().slot();
+            let mut next = orphan.place.next;
+            if let Some(retirer) = self.retirers.get_mut(slot) {
+                if retirer.has_any() {
+                    return Some(slot);
+                }
+                if let Some(oldest) = self.out_of_order.oldest(slot)
+                    && self.out_of_order.move_to_single(oldest, retirer)
+                {
+                    return Some(slot);
+                }
+                if orphan.place.shared.is_some() {
+                    self.receivers.leave(retirer.origin().qpn(), slot);
+                    control.room().forget_number(retirer.origin().qpn());
+                }
+                let ended = self.retirers.vacate(slot);
+                next = self.out_of_order.end(slot).or(ended).map_or(next, |posted| WorkId::from_raw(posted.oldest()));
+                self.statuses.set(slot, None);
+            }
+            if let Some(Orphan { place, keeps_lease, .. }) = self.ready_orphans.pop() {
+                let shared = control.room().release(Place { next, ..place }, keeps_lease.is_none());
+                if self.keeps_gone {
+                    self.gone.extend(shared);
+                }
+                if let Some(unsettled) = keeps_lease {
+                    unsettled.fetch_sub(1, Ordering::Release);
+                }
+            }
+        }
+        None
+    }
+
+    /// Destroys the departing pairs that have nothing in flight. The completion queue was just seen empty.
+    fn destroy_drained_pairs(&mut self) {
+        for mut departing in mem::take(&mut self.departing) {
+            let in_flight = |&slot: &usize| {
+                self.retirers.get(slot).is_some_and(Retirer::has_any) || self.out_of_order.oldest(slot).is_some()
+            };
+            if departing.pair.slots().iter().flatten().any(in_flight) || !departing.is_past_grace() {
+                departing.flush_if_due();
+                self.departing.push(departing);
+                continue;
+            }
+            self.destroy(departing);
+        }
+    }
+
+    /// Destroys a pair, whose work queues then leave. If the pair cannot be destroyed, its requests in flight here are
+    /// leaked.
+    fn destroy(&mut self, mut departing: DepartingPair) {
+        match departing.pair.destroy() {
+            Ok(quiescent) => self.ready_orphans.extend(departing.pair.into_orphans(&quiescent).into_iter().flatten()),
+            Err(error) => {
+                departing.pair.leak(error);
+                self.has_leaked = true;
+            }
+        }
+    }
+
+    /// Ends the polling before the completion queue is destroyed. Takes out the completions that the queue still has,
+    /// if anybody needs them, and destroys the departing pairs. Returns false if a pair could not be destroyed, now or
+    /// earlier: then the device may still use the memory in flight.
+    pub(in crate::completion) fn settle(&mut self, control: &Control) -> bool {
+        self.read_mail(control);
+        // A faulty device could give completions for ever, so the number of polls is limited. A correct device has no
+        // more completions than the capacity, so twice that is ample.
+        let mut polls = control.room().capacity().saturating_mul(2).saturating_add(64);
+        while polls > 0
+            && self.needs_completions()
+            && let Ok(Some(())) = self.with_next(control, true, |found| drop(found.into_completion::<()>()))
+        {
+            polls -= 1;
+        }
+        for departing in mem::take(&mut self.departing) {
+            self.destroy(departing);
+        }
+        !self.has_leaked
+    }
+
+    /// Whether the completions in the queue are still needed although nobody polls any more: for shared receives, and
+    /// before departing pairs can be destroyed.
+    fn needs_completions(&self) -> bool {
+        !self.failed && (!self.receivers.is_empty() || !self.departing.is_empty())
+    }
+
+    /// Ends the polling, and returns the requests that are still in flight.
+    pub(in crate::completion) fn into_in_flight(self) -> InFlight {
+        let left = self.waiting_orphans.into_iter().map(|(orphan, _)| orphan);
+        let gone = self.ready_orphans.into_iter().chain(left).collect();
+        InFlight { gone, retirers: self.retirers, out_of_order: self.out_of_order }
+    }
+}
+
+/// The requests in flight on a completion queue that nobody polls any more. Its drop drops the requests of work queues
+/// that the device is done with, and leaks all others. (There are no others, since each pair keeps its completion
+/// queues alive until it is destroyed.)
+pub(in crate::completion) struct InFlight {
+    gone: Vec<Orphan>,
+    retirers: Retirers<Entry>,
+    out_of_order: OutOfOrder,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        for Orphan { place, quiescent, .. } in &self.gone {
+            let slot = place.slot();
+            while self.out_of_order.take_oldest(slot, quiescent).is_some() {}
+            while self.retirers.get_mut(slot).is_some_and(|retirer| retirer.take(quiescent).is_some()) {}
+        }
+    }
+}
+
+/// The result of [`PollState::poll_with_mail`].
+pub(super) enum Found {
+    /// The device had completions.
+    Polled,
+    /// The pair of the work queue in this slot is gone, and the work queue still has requests.
+    Destroyed(usize),
+    Nothing,
+}
