@@ -3,19 +3,20 @@
 //! ASSUMPTION: where the provider has `Shared`, an `ibv_destroy_srq` that returns 0 has ended every access of the
 //! device through the queue's receives. Where the provider has `refusal_is_sure`, a post that fails and points `bad_wr`
 //! at its request has not queued that request. (`provider/reviewed.rs`)
-#![forbid(unsafe_code)]
+#![allow(unsafe_code, reason = "calls the provider's post function")]
 
-use super::raw_post::SharedPosts;
-use super::{Entry, MAX_SLOTS, PostError, SharedLedger, SlabPoster, WorkId, slab};
+use super::slab::Vacancy;
+use super::{Entry, MAX_SLOTS, Operation, PostError, SharedLedger, SlabPoster, WorkId, slab};
 use crate::device::SharedReceiveQueueId;
 use crate::device::objects::Object;
 use crate::domain::DomainInner;
 use crate::memory::Buffer;
-use crate::provider::handles::{self, PostRight};
+use crate::provider::handles::{self, ObjectPtr, PostEnd, PostRight};
+use crate::sys::inline::PostShared;
 use crate::sys::{self, ibv_srq_attr_mask as Mask};
 use crate::verb_error::{VerbError, note_leak};
-use std::mem;
 use std::sync::Arc;
+use std::{mem, ptr};
 
 /// A shared receive queue. The handle that posts and all pairs of the queue keep this alive.
 pub(crate) struct SharedCore {
@@ -119,6 +120,64 @@ impl SharedPoster {
             self.posts.give_back(right.filter(|_| self.core.handle.is_alive()));
             error
         })
+    }
+}
+
+/// The means to post to a shared receive queue. Only the holder of `&mut` posts.
+struct SharedPosts {
+    /// # Invariants
+    ///
+    /// 0. The queue is alive while `right` is there.
+    raw: ObjectPtr<sys::ibv_srq>,
+    /// 1. The function of the queue's provider.
+    verb: PostShared,
+    /// `None` once nothing more is posted.
+    right: Option<PostRight>,
+}
+
+impl SharedPosts {
+    fn new(end: PostEnd<sys::ibv_srq, PostShared>) -> Self {
+        let (raw, verb, right, _) = end.into_parts();
+        Self { raw, verb, right: Some(right) }
+    }
+
+    /// Whether receives may be posted.
+    #[inline(always)]
+    fn may_post(&self) -> bool {
+        self.right.is_some()
+    }
+
+    /// Gives up the right: nothing more is posted, unless it [comes back](Self::give_back).
+    fn give_up(&mut self) -> Option<PostRight> {
+        self.right.take()
+    }
+
+    fn give_back(&mut self, right: Option<PostRight>) {
+        self.right = right;
+    }
+
+    /// Posts a receive into all of `buffer`. The slab gets the buffer first. On failure, also returns whether `bad_wr`
+    /// points to the request. The caller has checked [`may_post`](Self::may_post).
+    #[inline(always)]
+    fn post<B>(&mut self, vacancy: Vacancy<'_, Entry>, buffer: Buffer<B>) -> (WorkId, Result<(), (VerbError, bool)>) {
+        let verb = "ibv_post_srq_recv";
+        let sg_list = buffer.part().whole_element();
+        // An element of length 0 means 2^31 bytes to some devices.
+        let num_sge = i32::from(buffer.capacity() != 0);
+        let id = vacancy.fill(Entry::unique(Operation::Receive, buffer));
+        if !self.may_post() {
+            return (id, Err((VerbError::new(verb, libc::EIO), true)));
+        }
+        let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue is alive, since the right is there (0). Nobody else posts (`&mut`), and the slab owns the
+        // buffer.
+        let result = unsafe { (self.verb)(self.raw.0.as_ptr(), &mut wr, &mut bad) };
+        if result == 0 && bad.is_null() {
+            return (id, Ok(()));
+        }
+        let errno = if result == 0 { libc::EINVAL } else { result.wrapping_abs() };
+        (id, Err((VerbError::new(verb, errno), ptr::eq(bad, &wr))))
     }
 }
 
