@@ -20,7 +20,6 @@ mod raw_batch;
 mod raw_channel;
 mod raw_completion_queue;
 mod raw_pair;
-mod raw_post;
 mod raw_session;
 mod raw_shared;
 mod request;
@@ -29,6 +28,7 @@ mod stage;
 mod status;
 mod windows;
 mod work_id;
+mod work_queue;
 
 pub(crate) use crate::provider::handles::Quiescent;
 pub use batch_error::{BatchCause, BatchError, PostAllCause, PostAllError};
@@ -48,7 +48,6 @@ pub(crate) use raw_batch::{RawBatch, batch};
 pub(crate) use raw_channel::{RawChannel, Waker};
 pub(crate) use raw_completion_queue::RawCompletionQueue;
 pub(crate) use raw_pair::{PairAttributes, RawPair};
-pub(crate) use raw_post::{ReceiveQueue, SendQueue, Terms};
 #[cfg(all(test, not(loom)))]
 pub(crate) use raw_session::has_all_functions;
 pub(crate) use raw_shared::{SharedCore, SharedPoster};
@@ -59,6 +58,7 @@ pub(crate) use slab::{SharedLedger, SlabPoster, slab};
 pub use status::{FaultSide, Status};
 pub use work_id::WorkId;
 pub(crate) use work_id::{MAX_SHARED, MAX_SLOTS, QueueKey, QueueKind};
+pub(crate) use work_queue::{ReceiveQueue, SendQueue, Terms};
 
 /// The length of the routing header in front of each datagram that is received.
 pub(crate) const HEADER_BYTES: usize = 40;

@@ -10,10 +10,10 @@
 
 use super::cell::Items;
 use super::ledger::{CellRow, between};
-use super::raw_post::{PostFailure, SendQueue, Unqueued};
 use super::raw_session::{Call, Session, Sessions};
 use super::request::{Accepted, Postable, WorkRequest};
 use super::stage::{Chain, STAGED, Slot, Slots};
+use super::work_queue::{PostFailure, SendQueue, Unqueued};
 use super::{Entry, WorkId};
 use crate::domain::Brand;
 use crate::verb_error::VerbError;

@@ -3,10 +3,10 @@
 use super::cell::Items;
 use super::pending_posts::PendingPosts;
 use super::raw_batch::{Fault, batch_in_place, run};
-use super::raw_post::SendQueue;
 use super::raw_session::Sessions;
 use super::request::{Postable, WorkRequest};
 use super::stage::STAGED;
+use super::work_queue::SendQueue;
 use super::{BatchError, PostAllError, PostError, unlikely};
 use crate::domain::Brand;
 use crate::verb_error::VerbError;

@@ -7,9 +7,9 @@
 use super::cell::Items;
 use super::ledger::between;
 use super::pending_posts::PendingPosts;
-use super::raw_post::{PostFailure, SendQueue};
 use super::request::{Postable, WorkRequest};
 use super::stage::with_stage;
+use super::work_queue::{PostFailure, SendQueue};
 use super::{BatchError, PostError, PostedMemory, WorkId, unlikely};
 use crate::domain::Brand;
 use crate::verb_error::VerbError;

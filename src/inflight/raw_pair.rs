@@ -11,9 +11,9 @@
 #![forbid(unsafe_code)]
 
 use super::peers::Parked;
-use super::raw_post::{ReceiveQueue, SendQueue, Terms, with_rights};
 use super::raw_session::has_all_functions;
 use super::raw_shared::SharedCore;
+use super::work_queue::{ReceiveQueue, SendQueue, Terms, with_rights};
 use super::{Entry, Posting, Quiescent, RawCompletionQueue};
 use crate::device::objects::Object;
 use crate::domain::DomainInner;

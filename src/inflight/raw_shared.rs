@@ -5,7 +5,7 @@
 //! at its request has not queued that request. (`provider/reviewed.rs`)
 #![forbid(unsafe_code)]
 
-use super::raw_post::SharedPosts;
+use super::work_queue::SharedPosts;
 use super::{Entry, MAX_SLOTS, PostError, SharedLedger, SlabPoster, WorkId, slab};
 use crate::device::SharedReceiveQueueId;
 use crate::device::objects::Object;

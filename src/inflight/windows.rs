@@ -4,9 +4,8 @@
 //! invalidation or an unbinding comes after the device's last access through the window. This is assumed only for the
 //! window types that `Windows` names.
 
-use super::raw_post::SendQueue;
 use super::request::Postable;
-use super::stage::Staged;
+use super::work_queue::{SendQueue, Staged};
 use super::{Entry, Operation, PostError, RequestFlaw, WorkId};
 use crate::domain::{Brand, DomainId};
 use crate::memory::{
