@@ -191,7 +191,7 @@
 //!
 //! # More
 //!
-//! In the repository: `examples/guide` (a chapter for each kind of program), `docs/architecture.md` (how the library is
+//! In the repository: `docs/guide.md` (a chapter for each kind of program), `docs/architecture.md` (how the library is
 //! built), `docs/trust-model.md` (what is assumed, and why a program cannot corrupt memory), `docs/providers.md` (what
 //! each provider promises), `docs/hazards.md` (known ways to get RDMA wrong, and what stops them), `docs/failures.md`
 //! (what each failure means), `docs/conformance.md` (the specification case by case), `docs/performance.md` (what it

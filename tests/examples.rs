@@ -12,20 +12,22 @@ fn pingpong(arguments: &[&str]) -> Ended {
     Program::run(example("rc_pingpong"), arguments)
 }
 
-/// The programs of the guide, and the last line that each prints.
-const GUIDE: [(&str, &str); 12] = [
+/// The programs of the guide, and a line that each prints.
+const GUIDE: [(&str, &str); 14] = [
     ("01_hello", "hello"),
-    ("02_two_machines", "read: hello from the server"),
+    ("02_two_machines", "welcome: hello from the server"),
     ("03_one_sided", "2 lines: \"first line\", \"second line\""),
     ("04_rpc", "8 clients had 100 answers each"),
     ("05_threads", "8 threads played 4 games of 500 rounds"),
     ("06_event_loop", "a message: from the event loop"),
     ("07_recovery", "receives of 64 bytes: it has arrived"),
     ("08_memory", "scope: by scope"),
-    ("09_from_c", "from C to here"),
-    ("10_records", "heard: hello from the server"),
-    ("11_async", "the answer: hello by a task"),
-    ("12_async_server", "and 64 of 64 buffers are home"),
+    ("09_lending", "window: by window"),
+    ("10_from_c", "from C to here"),
+    ("11_records", "heard: hello from the server"),
+    ("12_async", "the answer: hello by a task"),
+    ("13_async_server", "a client has gone: the peer has closed the connection"),
+    ("14_async_many_clients", "and 16 of 16 buffers are home"),
 ];
 
 #[test]
@@ -48,6 +50,8 @@ fn each_program_of_the_guide_is_a_chapter_of_it() {
     assert_eq!(programs, GUIDE.map(|(name, _)| format!("{name}.rs")));
     for name in programs {
         assert!(index.contains(&format!("](../examples/guide/{name})")), "{name}");
+        let program = fs::read_to_string(root.join("examples/guide").join(&name)).unwrap();
+        assert!(program.lines().count() < 80, "{name} is too long to be typed in");
     }
 }
 

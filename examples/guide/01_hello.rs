@@ -1,27 +1,7 @@
 //! # 1. Hello on one machine
 //!
-//! Two *queue pairs* of one process are connected to each other, and one sends a message to the other. No second
-//! machine and no socket are needed. Without RDMA hardware, run it on the simulated device `soft0`:
-//!
-//! ```sh
-//! INTERLOCK_DEVICE=soft0 cargo run --example guide_01_hello
-//! ```
-//!
-//! The objects, in the order in which the program makes them:
-//!
-//! - A `Context` is an open device. `open_default` takes the RDMA device of the machine, or the one that
-//!   `INTERLOCK_DEVICE` names. Without either, its error says what to check.
-//! - A *protection domain* holds everything that may be used together. The type `Hello` is its name. The compiler
-//!   refuses memory of another domain: ``expected `Buffer<Hello>` ``.
-//! - A *completion queue* receives an entry for each finished request. One `Poller` takes them out. Each pair reserves
-//!   as many entries of the queue as it can have requests in flight, so the queue cannot overflow.
-//! - A *queue pair* is one end of a connection: a queue of sends and a queue of receives. Its state is in its type.
-//!   `into_init` and `connect` consume the pair and return it in the next state. A send before `connect` does not
-//!   compile.
-//!
-//! A receive must be posted before the message arrives, because the device writes the message straight into that
-//! buffer. Posting moves the buffer into the pair. While the device may use it, the program has no handle to it. The
-//! buffer comes back with the completion, so each completion must be polled, even that of a send.
+//! Two queue pairs of one process are connected, and one sends a message to the other. docs/guide.md explains it.
+//! Run it with `INTERLOCK_DEVICE=soft0 cargo run --example guide_01_hello`.
 use interlock::{Context, Limits};
 use std::time::Duration;
 
@@ -36,13 +16,14 @@ fn main() -> anyhow::Result<()> {
 
     let left = domain.reliable(&queue, &limits)?.into_init(&port)?;
     let mut right = domain.reliable(&queue, &limits)?.into_init(&port)?;
+    // The device writes the message straight into this buffer, so it must have the buffer before the message arrives.
     right.post_receive(domain.buffer(64)?)?;
     let (to_left, to_right) = (left.endpoint(), right.endpoint());
     let (mut left, _right) = (left.connect(&to_right)?, right.connect(&to_left)?);
 
     let mut greeting = domain.buffer(64)?;
     greeting.write(b"hello")?;
-    left.post_send(greeting)?;
+    left.post_send(greeting)?; // moves the buffer: only the completion gives it back
 
     // Two requests complete: the send and the receive. `check` returns an error if the request failed.
     let mut free = Vec::new();

@@ -1,26 +1,7 @@
 //! # 3. One-sided writes into granted memory
 //!
-//! A *write* goes straight into the memory of the peer. The peer's program takes no part in it: it posts no receive and
-//! sees no completion. It only has to *grant* the memory first.
-//!
-//! ```sh
-//! INTERLOCK_DEVICE=soft0 cargo run --example guide_03_one_sided
-//! ```
-//!
-//! The owner registers memory with the right that the peer gets. Rights are types: peers may write a region of
-//! `RemoteWrite`. `remote` makes the record that grants it: address, length, rights, and the *rkey*. The peer parses
-//! the record as a `RemoteRegion<RemoteWrite>`. A read from it does not compile, and a slice of it stays within its
-//! bounds.
-//!
-//! From here on a peer may change the bytes at any moment. The bytes behind a `&[u8]` must never change, so the owner
-//! gets no such reference. It copies the bytes (`read_into`) or loads words. By the time the copy is made, the peer may
-//! already have written something else.
-//!
-//! How does the owner learn that a write has arrived? It cannot tell from the bytes, which may arrive in any order.
-//! Either the writer sends a message afterwards, or its last write carries an *immediate*, as here. Such a write takes
-//! one receive of the owner. When that receive completes, this write and all earlier ones of the pair have arrived.
-//!
-//! `deregister` ends the grant. After it has returned, no peer reaches the memory, and it is an ordinary `Box` again.
+//! One side grants memory to the other, which writes two lines there. docs/guide.md explains it.
+//! Run it with `INTERLOCK_DEVICE=soft0 cargo run --example guide_03_one_sided`.
 use anyhow::bail;
 use interlock::{Context, Limits, RemoteRegion, RemoteWrite, Work};
 use std::time::Duration;
@@ -66,8 +47,8 @@ fn main() -> anyhow::Result<()> {
     board.read_into(0, &mut copy)?;
     println!("{} lines: {:?}, {:?}", news.immediate, text(&copy[..64]), text(&copy[64..]));
 
-    let board = board.deregister()?; // from now on no peer can access the memory
-    assert_eq!(text(&board[..64]), "first line");
+    let board = board.deregister()?; // from now on no peer can access the memory: it is an ordinary `Box` again
+    assert!(board.starts_with(b"first line"));
     Ok(())
 }
 

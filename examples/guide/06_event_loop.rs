@@ -1,27 +1,7 @@
 //! # 6. Waiting in an event loop
 //!
-//! `Poller::wait` is for a thread that has nothing else to wait for. A program with an event loop (mio, epoll, tokio)
-//! waits for sockets, timers and completions in one place.
-//!
-//! ```sh
-//! INTERLOCK_DEVICE=soft0 cargo run --example guide_06_event_loop
-//! ```
-//!
-//! A poller gives the loop a `Readiness`: a descriptor that becomes readable when there may be completions. Three
-//! steps, in this order, lose no completion:
-//!
-//! 1. `arm` the poller. It returns `Ready` with a completion, or `Empty`: the queue was seen empty *after* it was
-//!    armed, so the next completion makes the descriptor readable.
-//! 2. Handle the completion of `Ready`, and arm again, until `arm` returns `Empty`.
-//! 3. Only then wait for the descriptor.
-//!
-//! A loop that waits after `Ready` can sleep for ever, since a completion that came before the arming raises no event.
-//!
-//! Some devices must be polled now and then although nothing is readable. `next_timer` says how long the loop may sleep
-//! at most.
-//!
-//! Here the loop also has a socket, as a stand-in for everything else that a server listens to. With several completion
-//! queues, use a `CompletionChannel`, which says which of them may have completions.
+//! One loop waits for completions and for a socket. docs/guide.md explains it.
+//! Run it with `INTERLOCK_DEVICE=soft0 cargo run --example guide_06_event_loop`.
 use interlock::completion::{Armed, WakeFor};
 use interlock::{Context, Limits, Poller};
 use mio::net::UnixStream;

@@ -1,22 +1,10 @@
 //! # 8. Choosing memory
 //!
-//! All memory that a device touches is *registered*. Who may touch it decides which type to use, and registration is
-//! slow. The table "Choosing memory" of the module `memory` (`src/memory/mod.rs`, or `cargo doc --open`) says which type
-//! to use when, and what each costs. This program uses them one after the other; for a region that a peer may write as
-//! long as the program runs, see chapter 3.
-//!
-//! ```sh
-//! INTERLOCK_DEVICE=soft0 cargo run --example guide_08_memory
-//! ```
-//!
-//! Begin with buffers of a pool and with leases, which work on every device. Where a peer may write the memory, it can
-//! change at any moment, so the program gets no reference to it: `read_into` copies it, and `load` reads an aligned
-//! word of 8 bytes.
-use anyhow::bail;
-use interlock::access::Windowed;
-use interlock::memory::{Growth, Pages, PoolOptions, SizeClass};
+//! The kinds of memory that only this program and the device touch, one after the other. docs/guide.md explains it.
+//! Run it with `INTERLOCK_DEVICE=soft0 cargo run --example guide_08_memory`.
+use interlock::memory::{PoolOptions, SizeClass};
 use interlock::scope::{Exclusive, InScopeError};
-use interlock::{Context, Inline, Limits, LocalWrite, RemoteRegion, RemoteWrite, Work};
+use interlock::{Context, Inline, Limits};
 use std::time::Duration;
 
 interlock::domain! { struct Tour; }
@@ -51,11 +39,11 @@ fn main() -> anyhow::Result<()> {
     for _ in 0..6 {
         poller.wait(WAIT)?.check()?; // three sends, three receives
     }
-    let mut buffer = shared.into_unique()?;
+    let _buffer = shared.into_unique()?;
 
     // Pool: a buffer returns to its pool when it is dropped. Here each one is dropped with its completion.
     let classes = vec![SizeClass { len_bytes: 64, count: 2 }];
-    let pool = domain.pool(&PoolOptions { classes, growth: Growth::Never, ..PoolOptions::default() })?;
+    let pool = domain.pool(&PoolOptions { classes, ..PoolOptions::default() })?;
     for round in 0..100 {
         pair.post_receive(pool.try_take(64)?)?;
         let mut message = pool.try_take(64)?;
@@ -66,30 +54,6 @@ fn main() -> anyhow::Result<()> {
         }
     }
     println!("pool: {} of 2 buffers are at home", pool.stats().classes[0].free);
-
-    // Lease: a peer may write the buffer until the lease ends. Then the program has the buffer back.
-    let mut message = domain.buffer(8)?;
-    message.write(b"by lease")?;
-    buffer.set_len(64)?;
-    let lease = domain.lease::<RemoteWrite, _>(buffer, WAIT)?;
-    let record = lease.remote().to_bytes(); // goes to the peer
-    pair.post_write(message, &RemoteRegion::<RemoteWrite>::from_bytes(&record)?)?;
-    poller.wait(WAIT)?.check()?;
-    let buffer = lease.end()?;
-    println!("lease: {}", String::from_utf8_lossy(&buffer[..8]));
-
-    // Window: a second key to a region. It is made and ended without a new registration.
-    let region = domain.register::<Windowed<LocalWrite>, _>(Pages::new(4096)?)?;
-    let (rest, whole) = region.split_bindable();
-    let window = pair.window()?;
-    pair.post_bind::<RemoteWrite, _>(window, whole)?;
-    let Work::Bound(bound) = poller.wait(WAIT)?.check()?.into_work() else { bail!("not a bind") };
-    let mut message = domain.buffer(9)?;
-    message.write(b"by window")?;
-    pair.post_write(message, &bound.remote::<RemoteWrite>()?)?;
-    poller.wait(WAIT)?.check()?;
-    let pages = rest.rejoin_lapsed(bound.dealloc()?)?.deregister()?; // unlike `reclaim`, this works on every device
-    println!("window: {}", String::from_utf8_lossy(&pages[..9]));
 
     // Scope: the caller's own slices. When the scope returns, the device no longer uses them.
     let (text, mut answer) = (String::from("by scope"), [0_u8; 8]);

@@ -1,23 +1,7 @@
-//! # 9. From C to here
+//! # 10. From C to here
 //!
-//! The calls of a C program, side by side with those of this library, in the order of a typical `main`. Each line of C
-//! stands above the line that does the same. `verbs` has the whole list, call by call.
-//!
-//! ```sh
-//! INTERLOCK_DEVICE=soft0 cargo run --example guide_09_from_c
-//! ```
-//!
-//! What is different:
-//!
-//! - *Attributes.* C fills an `ibv_qp_attr` and a mask. Here each transition has a struct of its own with exactly the
-//!   fields that the transition requires, so a missing one is a compile error. Numbers have types with checked ranges.
-//!   `connect` does both transitions with usual values.
-//! - *`wr_id`.* The library uses it to find the buffer. A program that wants to recognize a request keeps the `WorkId`
-//!   that posting returned.
-//! - *`lkey`, address, length.* All three are inside a buffer, so they cannot be mixed up.
-//! - *`wc.status`.* `check` is the only way to the other fields, which C leaves undefined after a failure.
-//! - *Cleanup.* Destructors destroy the objects in the legal order, in whatever order the program drops them. Memory
-//!   that the device may still write to is never freed.
+//! Each line of a typical C program stands above the line that does the same. docs/guide.md says what is different.
+//! Run it with `INTERLOCK_DEVICE=soft0 cargo run --example guide_10_from_c`.
 use anyhow::bail;
 use interlock::attributes::{InitAttributes, PeerPath, PeerRights, RtrAttributes, RtsAttributes};
 use interlock::number::{AckTimeout, ReadDepth, RetryCount, RnrRetry, RnrTimer};
