@@ -74,6 +74,6 @@ fn start(
     let (sender, receiver) = poller.split(pair)?;
     let options = LendingOptions { quota, ..LendingOptions::default() };
     let (lending, mut messages) = Lending::start(domain, poller, sender.into_shared(), receiver, &options)?;
-    domain.buffers(8, CONTROL_BYTES)?.into_iter().try_for_each(|buffer| messages.post(buffer).map(drop))?;
+    domain.buffers(8, CONTROL_BYTES)?.into_iter().try_for_each(|buffer| messages.post_receive(buffer).map(drop))?;
     Ok((lending, messages))
 }

@@ -184,7 +184,7 @@ fn busy<B: Brand>(domain: ProtectionDomain<B>) -> (SharedPoller<B>, [(Sender<B>,
     let poller = SharedPoller::new(poller);
     let (left, mut right) = (poller.split(left).unwrap(), poller.split(right).unwrap());
     for _ in 0..3 {
-        right.1.post(domain.buffer(64).unwrap()).unwrap();
+        right.1.post_receive(domain.buffer(64).unwrap()).unwrap();
     }
     if !context().is_iwarp() {
         drop(right.0.send(domain.buffer(64).unwrap()).unwrap());
@@ -334,7 +334,7 @@ fn two_sides_connect_talk_and_close() {
             assert_eq!((client.link.peer_data(), server.link.peer_data()), (&b"answer"[..], &b"ask"[..]));
             assert!(client.link.peer_address().is_some() && server.link.local_address().is_some());
             world.greet(&mut client, &mut server).await;
-            server.post(world.domain.buffer(64).unwrap()).unwrap();
+            server.post_receive(world.domain.buffer(64).unwrap()).unwrap();
             let closed = client.close().within(PATIENCE).await;
             assert!(closed.has_drained, "{closed:?}");
             assert_eq!(closed.into_buffers().len(), 1);
@@ -381,7 +381,7 @@ fn a_connection_that_is_taken_apart_goes_on_until_its_link_ends() {
             let Connection { mut sender, mut receiver, mut link } = server;
             client.send(world.buffer(b"apart")).unwrap().await.unwrap();
             assert_eq!(&receiver.next().await.unwrap().unwrap().into_received().unwrap()[..], b"apart");
-            receiver.post(world.domain.buffer(64).unwrap()).unwrap();
+            receiver.post_receive(world.domain.buffer(64).unwrap()).unwrap();
             let receiving = tokio::spawn(async move { (receiver.next().await.unwrap().is_err(), receiver) });
             drop(client);
             assert_eq!(timeout(PATIENCE, link.closed()).await.unwrap(), End::Disconnected);
@@ -403,14 +403,14 @@ fn a_quiet_connection_is_kept_alive() {
         drop(aio::spawn(poller.driver().unwrap()).unwrap());
         let mut left = Connection::new(&poller, left).unwrap();
         let mut right = Connection::new(&poller, right).unwrap();
-        left.post(domain.buffer(64).unwrap()).unwrap();
+        left.post_receive(domain.buffer(64).unwrap()).unwrap();
         left.keep_alive(Some(Duration::from_millis(2)));
         // While the peer is there, the probes succeed, although the peer does nothing.
         assert!(timeout(Duration::from_millis(100), left.next()).await.is_err());
         assert!(left.sender.first_failure().is_none());
         right.send(domain.buffer(8).unwrap()).unwrap().await.unwrap();
         assert!(timeout(PATIENCE, left.next()).await.unwrap().unwrap().is_ok());
-        left.post(domain.buffer(64).unwrap()).unwrap();
+        left.post_receive(domain.buffer(64).unwrap()).unwrap();
         assert!(right.close().within(PATIENCE).await.has_drained);
         assert!(timeout(PATIENCE, left.next()).await.unwrap().unwrap().is_err(), "the receive is flushed");
         let end = timeout(PATIENCE, left.closed()).await.unwrap();

@@ -280,7 +280,7 @@ async fn connected(world: &World, way: Way, step: Step) -> Connection<Checked> {
 async fn talk(world: &World, mut connection: Connection<Checked>) {
     println!("\nstopped");
     while let Some(Ok(message)) = connection.next().await {
-        connection.post(message.into_received().unwrap()).unwrap();
+        connection.post_receive(message.into_received().unwrap()).unwrap();
         connection.send(world.buffer(b"answer")).unwrap().await.unwrap();
     }
     pending().await
@@ -567,7 +567,7 @@ async fn outlive_under_load(world: &Arc<World>, way: Way, round: usize, watches:
                     return (receiver, extra);
                 };
                 match next.expect("receives are posted") {
-                    Ok(answer) => match receiver.post(answer.into_received().unwrap()) {
+                    Ok(answer) => match receiver.post_receive(answer.into_received().unwrap()) {
                         Ok(_) => {}
                         Err(PostError::Broken { request, .. }) => extra.push(request),
                         Err(error) => panic!("{error}"),

@@ -56,7 +56,7 @@ impl<B: Brand> Peers<B> {
             let (lending, mut messages) =
                 Lending::start(&domain, &poller, sender.into_shared(), receiver, options).unwrap();
             for buffer in domain.buffers(8, CONTROL_BYTES).unwrap() {
-                messages.post(buffer).unwrap();
+                messages.post_receive(buffer).unwrap();
             }
             Side { lending, messages: Some(messages) }
         });
@@ -421,10 +421,10 @@ fn hostile<B: Brand>(domain: ProtectionDomain<B>) -> Hostile<B> {
     let sender = sender.into_shared();
     let (lending, mut messages) = Lending::start(&domain, &poller, left.0.into_shared(), left.1, &options()).unwrap();
     for buffer in domain.buffers(16, CONTROL_BYTES).unwrap() {
-        messages.post(buffer).unwrap();
+        messages.post_receive(buffer).unwrap();
     }
     for buffer in domain.buffers(16, CONTROL_BYTES).unwrap() {
-        receiver.post(buffer).unwrap();
+        receiver.post_receive(buffer).unwrap();
     }
     let left = Side { lending: lending.clone(), messages: Some(messages) };
     let right = Side { lending, messages: None };
@@ -774,7 +774,7 @@ fn a_waker_that_panics_leaks_no_message() {
             ..interlock::memory::PoolOptions::default()
         };
         let pool = domain.pool(&pool).unwrap();
-        messages.post(pool.try_take(64).unwrap()).unwrap();
+        messages.post_receive(pool.try_take(64).unwrap()).unwrap();
         let shared = lending.sender().clone();
         let noop = &mut Context::from_waker(Waker::noop());
         // All room is promised.

@@ -65,7 +65,7 @@ fn a_task_sleeps_until_its_message_comes() {
     let runtime = one_thread();
     let mut tasks = tasks!(8, &runtime);
     runtime.block_on(async {
-        tasks.right.1.post(tasks.domain.buffer(8).unwrap()).unwrap();
+        tasks.right.1.post_receive(tasks.domain.buffer(8).unwrap()).unwrap();
         assert!(timeout(Duration::from_millis(20), tasks.right.1.next()).await.is_err(), "nothing was sent");
         let domain = tasks.domain.clone();
         let mut sender = tasks.left.0;
@@ -200,7 +200,7 @@ fn a_hundred_thousand_futures_are_lost_and_no_buffer() {
 fn a_runtime_that_is_dropped_takes_no_memory_with_it() {
     let runtime = two_threads();
     let mut tasks = tasks!(8, &runtime);
-    tasks.right.1.post(tasks.domain.buffer(8).unwrap()).unwrap();
+    tasks.right.1.post_receive(tasks.domain.buffer(8).unwrap()).unwrap();
     let receiver = Arc::new(tokio::sync::Mutex::new(tasks.right.1));
     let waiting = Arc::clone(&receiver);
     runtime.spawn(async move { waiting.lock().await.next().await.map(drop) });

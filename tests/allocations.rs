@@ -211,7 +211,7 @@ fn awaited_requests_allocate_nothing_once_everything_is_set_up() {
         let mut counts = [0; 2];
         for round in 0..120 {
             let before = COUNT.get();
-            receiver.post(spare.pop().unwrap()).unwrap();
+            receiver.post_receive(spare.pop().unwrap()).unwrap();
             {
                 // This future parks a waker, and is dropped.
                 let mut early = pin!(receiver.next());

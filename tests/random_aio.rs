@@ -369,7 +369,7 @@ impl<B: Brand> World<B> {
                 if self.receiving < DEPTH as usize
                     && let Some(buffer) = self.home.pop()
                 {
-                    match self.left.1.post(buffer) {
+                    match self.left.1.post_receive(buffer) {
                         Ok(_) => {
                             self.receiving += 1;
                             self.receives += 1;

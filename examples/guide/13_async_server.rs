@@ -27,7 +27,7 @@ async fn answer(client: tcp::Arrival, poller: SharedPoller<Echo>, pair: Pair, mu
     let mut client = client.read(WAIT).await?.accept(&poller, pair, b"", WAIT).await?;
     client.keep_alive(Some(Duration::from_secs(5))); // finds out if the client's machine fails
     while let Some(Ok(message)) = client.next().await {
-        client.post(spare)?; // before the answer, because the client may send again once it has the answer
+        client.post_receive(spare)?; // before the answer, because the client may send again once it has the answer
         spare = client.send(message.into_buffer().context("no message")?)?.await?;
     }
     Ok(client.closed().await)
@@ -40,7 +40,7 @@ async fn call(server: SocketAddr, poller: SharedPoller<Echo>, pair: Pair, mut me
         message = server.send(message)?.await?;
         let answer = server.next().await.context("no receive")??.into_buffer().context("no message")?;
         ensure!(answer[..] == message[..], "the answer of another client");
-        server.post(answer)?;
+        server.post_receive(answer)?;
     }
     Ok(()) // drops the connection without a close, as if the process had died
 }

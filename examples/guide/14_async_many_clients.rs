@@ -22,7 +22,7 @@ async fn call(mut server: Connection<Echo>, mut message: Buffer<Echo>) -> Result
         message = server.send(message)?.await?;
         let answer = server.next().await.context("no receive")??.into_buffer().context("no message")?;
         ensure!(answer[..] == message[..], "the answer of another client");
-        server.post(answer)?;
+        server.post_receive(answer)?;
     }
     Ok(())
 }

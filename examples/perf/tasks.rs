@@ -180,7 +180,7 @@ impl Ends<'_> {
         if buffer.len() != self.size {
             return Err(Fault::new(format!("a message of {} bytes came instead of {}", buffer.len(), self.size)));
         }
-        self.receiver.post(buffer).doing("cannot post a receive")?;
+        self.receiver.post_receive(buffer).doing("cannot post a receive")?;
         Ok(())
     }
 

@@ -138,7 +138,7 @@ impl<B: Brand + 'static> Place<B> {
             }
         };
         for _ in 0..self.limits.receives {
-            connection.post(self.pool.try_take(FRAME_BYTES)?).map_err(|error| error.into_cause())?;
+            connection.post_receive(self.pool.try_take(FRAME_BYTES)?).map_err(|error| error.into_cause())?;
         }
         Ok(connection)
     }

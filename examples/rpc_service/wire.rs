@@ -93,7 +93,7 @@ impl<B: Brand + 'static> Wire<B> {
                 let buffer = received.into_received().map_err(|_| Violation::NoMessage)?;
                 let frame = Frame::parse(&buffer);
                 // The receive is posted again before the client gets its credit back.
-                self.connection.post(buffer).map_err(not_posted)?;
+                self.connection.post_receive(buffer).map_err(not_posted)?;
                 Ok(Event::Frame(frame?))
             }
             // A request failed, or no receive is left. Either way the connection has ended, and `closed` says why.

@@ -46,7 +46,7 @@ use std::time::Duration;
 /// # let pair = pair.connect(&own)?;
 /// # let shared = SharedPoller::new(poller);
 /// let (sender, mut receiver) = shared.split(pair)?;
-/// receiver.post(domain.buffer(64)?)?;
+/// receiver.post_receive(domain.buffer(64)?)?;
 ///
 /// let closing = sender.close(receiver).expect("halves of one pair");
 /// let closed = block_on(closing.within(Duration::from_secs(5)));

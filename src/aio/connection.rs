@@ -148,16 +148,16 @@ impl<B: Brand, T: Transport> Connection<B, T> {
 
 /// Delegates to the halves.
 impl<B: Brand, T: Transport> Connection<B, T> {
-    /// Posts a receive: see [`Receiver::post`].
+    /// Posts a receive: see [`Receiver::post_receive`].
     ///
     /// # Errors
     ///
-    /// As [`Receiver::post`].
-    pub fn post<M: FillMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
+    /// As [`Receiver::post_receive`].
+    pub fn post_receive<M: FillMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
     where
         T: OwnReceives,
     {
-        self.receiver.post(memory)
+        self.receiver.post_receive(memory)
     }
 
     /// Sends the filled part of `memory`: see [`Sender::send`].

@@ -77,7 +77,7 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
     ///
     /// As [`QueuePair::post_receive`](crate::QueuePair::post_receive).
     #[inline]
-    pub fn post<M: FillMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
+    pub fn post_receive<M: FillMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
     where
         T: OwnReceives,
     {

@@ -50,7 +50,7 @@ use std::task::{Context, Poll};
 /// # let own = pair.endpoint();
 /// # let pair = pair.connect(&own)?; // the pair is its own peer
 /// let (mut sender, mut receiver) = SharedPoller::new(poller).split(pair)?;
-/// receiver.post(domain.buffer(8)?)?;
+/// receiver.post_receive(domain.buffer(8)?)?;
 /// let sent = sender.send(domain.buffer(8)?)?; // posted now
 /// let buffer = block_on(sent)?; // its memory, when the request has completed
 /// # drop(buffer);

@@ -40,7 +40,7 @@ use std::sync::Arc;
 /// let (_, mut receiver) = shared.split(right)?;
 ///
 /// block_on(async {
-///     receiver.post(domain.buffer(64)?)?;
+///     receiver.post_receive(domain.buffer(64)?)?;
 ///     let mut greeting = domain.buffer(64)?;
 ///     greeting.write(b"hello")?;
 ///     let greeting = sender.send(greeting)?.await?; // the buffer is back

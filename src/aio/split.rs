@@ -70,7 +70,7 @@ impl<B: Brand> SharedPoller<B> {
     /// let [of_sends, of_receives] = [poller_of_sends, poller_of_receives].map(SharedPoller::new);
     /// let (mut sender, mut receiver) = SharedPoller::split_on(&of_sends, &of_receives, pair)?;
     ///
-    /// receiver.post(domain.buffer(8)?)?;
+    /// receiver.post_receive(domain.buffer(8)?)?;
     /// let mut text = domain.buffer(8)?;
     /// text.write(b"hello")?;
     /// let sent = sender.send(text)?; // the pair is its own peer

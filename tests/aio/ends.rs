@@ -71,7 +71,7 @@ fn who_waits_for_room_is_woken_when_a_receive_fails() {
     let mut driver = poller.driver().unwrap();
     let shared = sender.into_shared();
     let (woken, mut room) = waits(&shared);
-    receiver.post(domain.buffer(8).unwrap()).unwrap();
+    receiver.post_receive(domain.buffer(8).unwrap()).unwrap();
     driver.block_on(peer.send(long(&domain)).unwrap()).unwrap().unwrap_err();
     assert!(support::eventually(|| {
         takes_turns(&mut driver);
@@ -96,7 +96,7 @@ fn who_waits_for_room_is_woken_when_a_receive_fails_at_another_poller() {
         });
         let shared = sender.into_shared();
         let (woken, room) = waits(&shared);
-        receiver.post(domain.buffer(8).unwrap()).unwrap();
+        receiver.post_receive(domain.buffer(8).unwrap()).unwrap();
         let receiver = (!drops).then_some(receiver);
         peer.post_send(long(&domain)).unwrap();
         assert!(support::eventually(|| woken.0.load(Ordering::SeqCst) > 0));
@@ -144,7 +144,7 @@ fn who_waits_for_room_is_woken_when_a_post_has_an_uncertain_outcome() {
                     receiver.refill_from(&domain.pool(&options).unwrap(), 8, 1).unwrap();
                     shared.with(|sender| sender.send(Inline(b"")).is_err())
                 }
-                Fault::ReceiveKept { .. } => matches!(receiver.post(buffer), Err(PostError::Uncertain { .. })),
+                Fault::ReceiveKept { .. } => matches!(receiver.post_receive(buffer), Err(PostError::Uncertain { .. })),
                 _ if of_many => {
                     let write = |buffer| WorkRequest::write(buffer, &remote);
                     permit.with(|sender| sender.post_all(&mut vec![buffer], write)).is_err()
@@ -233,7 +233,7 @@ fn the_late_end_of_an_old_pair_hides_nothing_of_a_new_one() {
         let waker = Waker::from(Arc::clone(&woken));
         let mut room = Box::pin(shared.room());
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        receiver.post(domain.buffer(8).unwrap()).unwrap();
+        receiver.post_receive(domain.buffer(8).unwrap()).unwrap();
         right.post_send(long(&domain)).unwrap();
         for _ in 0..10 {
             takes_turns(&mut at_b);
@@ -256,7 +256,7 @@ fn the_receives_come_out_after_closed_has_named_an_uncertain_post() {
     let pair = || domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
     let (left, _right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
     let mut connection = Connection::new(&poller, left).unwrap();
-    connection.post(domain.buffer(8).unwrap()).unwrap();
+    connection.post_receive(domain.buffer(8).unwrap()).unwrap();
     fabric.inject(Fault::SendKept { errno: libc::EINVAL });
     assert!(matches!(connection.send(domain.buffer(8).unwrap()), Err(PostError::Uncertain { .. })));
     assert!(matches!(driver.block_on(connection.closed()), Ok(End::Failed(_))));
@@ -283,7 +283,7 @@ fn who_waits_for_room_of_a_sender_of_its_own_is_woken_when_a_receive_is_uncertai
         let mut context = Context::from_waker(&waker);
         assert!(sender.poll_room(&mut context).is_pending());
         fabric.inject(Fault::ReceiveKept { errno: libc::EINVAL });
-        let posted = receiver.post(domain.buffer(8).unwrap());
+        let posted = receiver.post_receive(domain.buffer(8).unwrap());
         assert!(matches!(posted, Err(PostError::Uncertain { .. })));
         for _ in 0..20 {
             takes_turns(&mut of_sends);
@@ -311,7 +311,7 @@ fn who_waits_for_room_sees_a_receive_fail_at_a_poller_without_a_driver() {
         let mut seen = woken.0.load(Ordering::SeqCst);
         // Who was woken by the end of the driver polls once more.
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        receiver.post(domain.buffer(8).unwrap()).unwrap();
+        receiver.post_receive(domain.buffer(8).unwrap()).unwrap();
         peer.post_send(long(&domain)).unwrap();
         // As a runtime does: the future is polled after it was woken.
         assert!((0..50).any(|_| {
@@ -353,7 +353,7 @@ fn ends_without_a_trace(has_waited: bool) {
     let PollerCounters { turns: before, .. } = at_receives.counters();
     let mut messages = 0;
     for _ in 0..4 {
-        receiver.post(domain.buffer(8).unwrap()).unwrap();
+        receiver.post_receive(domain.buffer(8).unwrap()).unwrap();
         peer.post_send(domain.buffer(8).unwrap()).unwrap();
         thread::sleep(Duration::from_millis(20));
         messages += usize::from(poll_once(&mut Box::pin(receiver.next())).is_ready());
@@ -436,7 +436,7 @@ fn many_pairs_of_one_number_are_no_matter() {
         let mut room = Box::pin(shared.room());
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         if at == 19 {
-            receiver.post(domain.buffer(8).unwrap()).unwrap();
+            receiver.post_receive(domain.buffer(8).unwrap()).unwrap();
             peer.post_send(long(&domain)).unwrap();
             let polled = catch_unwind(AssertUnwindSafe(|| {
                 for _ in 0..10 {
@@ -469,7 +469,7 @@ fn halves_at_two_pollers_free_their_memory_once_in_any_order_of_drops() {
         let Apart { domain, at_sends, at_receives, mut sender, mut receiver, peer } = Apart::new(domain);
         let freed = Arc::new(AtomicUsize::new(0));
         let memory = || domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap().split().1;
-        receiver.post(memory()).unwrap();
+        receiver.post_receive(memory()).unwrap();
         // The peer has no receive, so the send waits.
         drop(sender.send(memory()).unwrap());
         let shared = sender.into_shared();

@@ -133,7 +133,7 @@ fn a_message_comes_and_both_buffers_come_back() {
     let mut tasks = tasks!();
     let driver = tasks.drive();
     block_on(async {
-        tasks.right.1.post(tasks.domain.buffer(64).unwrap()).unwrap();
+        tasks.right.1.post_receive(tasks.domain.buffer(64).unwrap()).unwrap();
         let sent = tasks.left.0.send(tasks.buffer(b"hello")).unwrap().await.unwrap();
         let message = tasks.right.1.next().await.unwrap().unwrap().into_received().unwrap();
         assert_eq!((&sent[..], &message[..]), (&b"hello"[..], &b"hello"[..]));
@@ -159,7 +159,7 @@ fn what_came_with_the_answer_of_one_is_there_for_all() {
     // `right` is not split, so it has no lane, and its completions stay unclaimed.
     let (mut sender, mut receiver) = poller.split(left).unwrap();
     for start in 0..4 {
-        receiver.post(domain.buffer(16).unwrap()).unwrap();
+        receiver.post_receive(domain.buffer(16).unwrap()).unwrap();
         let write = |_| Some(sender.write(domain.buffer(8).unwrap(), &remote).unwrap());
         let [first, mut dropped, mut last] = [(); 3].map(write);
         right.post_send(domain.buffer(8).unwrap()).unwrap();
@@ -199,7 +199,7 @@ fn messages_that_came_together_are_received_in_their_order() {
     let (mut sender, _receiver) = SharedPoller::new(poller).split(left).unwrap();
     let (_sender, mut receiver) = SharedPoller::new(others).split(right).unwrap();
     for count in 2..=8_u8 {
-        (0..count).for_each(|_| _ = receiver.post(domain.buffer(1).unwrap()).unwrap());
+        (0..count).for_each(|_| _ = receiver.post_receive(domain.buffer(1).unwrap()).unwrap());
         for number in 0..count {
             let mut buffer = domain.buffer(1).unwrap();
             buffer.write(&[number]).unwrap();
@@ -270,7 +270,7 @@ fn a_future_that_is_dropped_abandons_the_answer_and_not_the_request() {
     drop(polled);
     sender.write(tasks.domain.buffer(8).unwrap(), &remote).unwrap().abandon();
     for _ in 0..8 {
-        tasks.right.1.post(tasks.domain.buffer(8).unwrap()).unwrap();
+        tasks.right.1.post_receive(tasks.domain.buffer(8).unwrap()).unwrap();
     }
     assert_eq!(strays(&mut tasks.left.0, 3 - usize::from(answered)).len(), 3 - usize::from(answered));
     drop((tasks, region));
@@ -376,7 +376,7 @@ fn a_batch_that_is_dropped_gives_strays() {
     let answered = 6 - if poll_once(&mut posted).is_ready() { 0 } else { posted.len() };
     drop(posted);
     for _ in 0..8 {
-        tasks.right.1.post(tasks.domain.buffer(8).unwrap()).unwrap();
+        tasks.right.1.post_receive(tasks.domain.buffer(8).unwrap()).unwrap();
     }
     assert_eq!(strays(&mut tasks.left.0, 6 - answered).len(), 6 - answered);
     drop((tasks, region));
@@ -401,7 +401,7 @@ fn room_comes_when_a_request_completes() {
 #[test]
 fn without_a_driver_futures_poll_by_themselves() {
     let mut tasks = tasks!();
-    tasks.right.1.post(tasks.domain.buffer(64).unwrap()).unwrap();
+    tasks.right.1.post_receive(tasks.domain.buffer(64).unwrap()).unwrap();
     let sent = tasks.left.0.send(tasks.buffer(b"alone")).unwrap();
     block_on(async {
         let message = tasks.right.1.next().await.unwrap().unwrap().into_received().unwrap();
@@ -415,7 +415,7 @@ fn a_driver_runs_a_future_on_its_own_thread() {
     let mut tasks = tasks!();
     let mut driver = tasks.poller.driver().unwrap();
     assert!(tasks.poller.driver().is_none(), "one at a time");
-    tasks.right.1.post(tasks.domain.buffer(64).unwrap()).unwrap();
+    tasks.right.1.post_receive(tasks.domain.buffer(64).unwrap()).unwrap();
     let sent = tasks.left.0.send(tasks.buffer(b"one thread")).unwrap();
     let message = driver
         .block_on(async {
@@ -435,7 +435,7 @@ fn a_driver_that_is_dropped_wakes_all_who_wait() {
     let driver = tasks.poller.driver().unwrap();
     let woken = Arc::new(Count::default());
     let waker = Waker::from(Arc::clone(&woken));
-    tasks.right.1.post(tasks.domain.buffer(64).unwrap()).unwrap();
+    tasks.right.1.post_receive(tasks.domain.buffer(64).unwrap()).unwrap();
     assert!(tasks.right.1.poll_next(&mut Context::from_waker(&waker)).is_pending());
     assert_eq!(woken.0.load(Ordering::SeqCst), 0);
     drop(driver);
@@ -578,7 +578,7 @@ fn a_wait_that_was_given_up_ends_with_its_half() {
     let tasks = tasks!();
     let driver = tasks.poller.driver().unwrap();
     let Tasks { domain, poller, left: (sender, mut receiver), right } = tasks;
-    receiver.post(domain.buffer(8).unwrap()).unwrap();
+    receiver.post_receive(domain.buffer(8).unwrap()).unwrap();
     let mut next = Box::pin(receiver.next());
     assert!(poll_once(&mut next).is_pending());
     drop(next);
@@ -635,7 +635,7 @@ fn a_receiver_that_is_dropped_keeps_no_memory() {
     let driver = tasks.drive();
     let counted = Foreign(Counted::new(8, &freed));
     let (rest, buffer) = tasks.domain.register::<LocalWrite, _>(counted).unwrap().split();
-    tasks.right.1.post(buffer).unwrap();
+    tasks.right.1.post_receive(buffer).unwrap();
     drop(rest);
     let Tasks { domain, poller, left, right } = tasks;
     drop((left, right));
@@ -664,7 +664,7 @@ fn memory_of_a_pair_that_was_not_destroyed_outlives_its_driver() {
         let driver = tasks.drive();
         let memory = || tasks.domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap().split().1;
         let (to_receive, to_send) = (memory(), memory());
-        tasks.right.1.post(to_receive).unwrap();
+        tasks.right.1.post_receive(to_receive).unwrap();
         // The left side has no receive, so this waits.
         let mut sent = tasks.right.0.send(to_send).unwrap();
         assert!(poll_once(&mut sent).is_pending());
@@ -766,7 +766,7 @@ fn a_keep_alive_of_no_time_lets_the_poll_return() {
     let (_fabric, domain) = support::own_device!();
     let Link { domain, poller, left, right: _right, .. } = Link::new(domain, 4);
     let mut left = Connection::new(&SharedPoller::new(poller), left).unwrap();
-    left.post(domain.buffer(64).unwrap()).unwrap();
+    left.post_receive(domain.buffer(64).unwrap()).unwrap();
     for nothing in [Duration::ZERO, Duration::from_nanos(10)] {
         left.keep_alive(Some(nothing));
         assert!(left.poll_next(&mut Context::from_waker(Waker::noop())).is_pending());

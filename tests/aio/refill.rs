@@ -155,7 +155,7 @@ fn a_receiver_that_waits_for_the_pool_is_woken_when_its_pair_breaks() {
 fn a_receiver_does_not_post_more_than_it_was_told() {
     let mut tasks = tasks!();
     let pool = pool_of(&tasks, 6);
-    let own = |tasks: &mut Tasks<_>| _ = tasks.right.1.post(tasks.domain.buffer(64).unwrap()).unwrap();
+    let own = |tasks: &mut Tasks<_>| _ = tasks.right.1.post_receive(tasks.domain.buffer(64).unwrap()).unwrap();
     (0..2).for_each(|_| own(&mut tasks));
     sends(&mut tasks, 2);
     // This call also moves the two messages from the poller to the inbox of the receiver.
@@ -199,7 +199,7 @@ fn a_receiver_tells_how_few_receives_it_has_had() {
     let mut tasks = tasks!();
     let fewest = |tasks: &Tasks<_>| tasks.right.1.counters().fewest_receives;
     for _ in 0..3 {
-        tasks.right.1.post(tasks.domain.buffer(64).unwrap()).unwrap();
+        tasks.right.1.post_receive(tasks.domain.buffer(64).unwrap()).unwrap();
     }
     assert_eq!(fewest(&tasks), None, "none was taken");
     let mut took = Vec::new();
@@ -208,7 +208,7 @@ fn a_receiver_tells_how_few_receives_it_has_had() {
         block_on(tasks.right.1.next()).unwrap().unwrap();
         took.push(fewest(&tasks).unwrap());
         for _ in 0..posts {
-            tasks.right.1.post(tasks.domain.buffer(64).unwrap()).unwrap();
+            tasks.right.1.post_receive(tasks.domain.buffer(64).unwrap()).unwrap();
         }
     }
     assert_eq!(took, [2, 2, 1, 1]);

@@ -179,7 +179,7 @@ fn the_first_in_the_line_is_woken_when_a_request_completes() {
     let mut room = Box::pin(shared.room());
     assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     assert!(matches!(shared.with(|sender| sender.send(Inline(b""))), Err(PostError::QueueFull(_))));
-    peer.post(domain.buffer(8).unwrap()).unwrap();
+    peer.post_receive(domain.buffer(8).unwrap()).unwrap();
     driver.block_on(sent).unwrap().unwrap();
     assert!(woken.0.load(Ordering::SeqCst) > 0, "the first in the line is woken");
     assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());

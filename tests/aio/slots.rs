@@ -82,7 +82,7 @@ fn a_pair_that_is_split_while_another_one_is_closed_gets_its_completions() {
     assert!(!closed.has_drained);
     let ((mut sender, mut receiver), mut peer) = take.try_recv().expect("the waker has run");
     drop(driver);
-    receiver.post(domain.buffer(8).unwrap()).unwrap();
+    receiver.post_receive(domain.buffer(8).unwrap()).unwrap();
     let mut sent = sender.send(domain.buffer(8).unwrap()).unwrap();
     peer.post_send(domain.buffer(8).unwrap()).unwrap();
     let mut is_ready = [false; 2];

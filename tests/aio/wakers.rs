@@ -10,7 +10,7 @@ fn a_waker_that_panics_keeps_nobody_else_asleep() {
     let (panicking, woken) = (Waker::from(Arc::new(Panicking)), Arc::new(Count::default()));
     let counting = Waker::from(Arc::clone(&woken));
     for receiver in [&mut tasks.left.1, &mut tasks.right.1] {
-        receiver.post(tasks.domain.buffer(64).unwrap()).unwrap();
+        receiver.post_receive(tasks.domain.buffer(64).unwrap()).unwrap();
     }
     assert!(tasks.left.1.poll_next(&mut Context::from_waker(&panicking)).is_pending());
     assert!(tasks.right.1.poll_next(&mut Context::from_waker(&counting)).is_pending());
@@ -44,7 +44,7 @@ fn a_waker_in_the_line_that_panics_costs_no_room() {
     let panicking = Waker::from(Arc::new(Panicking));
     assert!(second.as_mut().poll(&mut Context::from_waker(&panicking)).is_pending());
     for posted in sent {
-        peer.post(domain.buffer(8).unwrap()).unwrap();
+        peer.post_receive(domain.buffer(8).unwrap()).unwrap();
         driver.block_on(posted).unwrap().unwrap();
     }
     assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut first).is_ready())).is_err());
@@ -68,7 +68,7 @@ fn about_to_panic() -> (Tasks<Checked>, Driver<Checked>, [QueuePair<Checked, Rea
     let [mut left, mut right] = [left, right].map(|pair| poller.split(pair).unwrap());
     // The driver is made, but nobody runs it. So it does not poll before the test does.
     let driver = poller.driver().unwrap();
-    left.1.post(domain.buffer(8).unwrap()).unwrap();
+    left.1.post_receive(domain.buffer(8).unwrap()).unwrap();
     let panicking = Waker::from(Arc::new(Panicking));
     assert!(left.1.poll_next(&mut Context::from_waker(&panicking)).is_pending());
     mem::forget(right.0.send(Inline(b"")).unwrap());
@@ -94,7 +94,7 @@ fn a_waker_that_panics_loses_no_answer_of_who_polled() {
 fn a_waker_that_panics_loses_no_message_of_who_polled() {
     let (mut tasks, _driver, _others) = about_to_panic();
     for byte in *b"ab" {
-        tasks.right.1.post(tasks.domain.buffer(8).unwrap()).unwrap();
+        tasks.right.1.post_receive(tasks.domain.buffer(8).unwrap()).unwrap();
         mem::forget(tasks.left.0.send(tasks.buffer(&[byte])).unwrap());
     }
     assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut pin!(tasks.right.1.next())).is_ready())).is_err());
@@ -193,7 +193,7 @@ fn a_lent_sender_wakes_nobody_under_its_lock() {
         let (_region, remote) = target(&domain);
         let _driver = poller.driver().unwrap();
         let shared = sender.into_shared();
-        receiver.post(domain.buffer(8).unwrap()).unwrap();
+        receiver.post_receive(domain.buffer(8).unwrap()).unwrap();
         let waker = Waker::from(Arc::new(Uses(shared.clone())));
         assert!(receiver.poll_next(&mut Context::from_waker(&waker)).is_pending());
         mem::forget(peer.send(Inline(b"")).unwrap());
@@ -222,7 +222,7 @@ fn a_waker_that_panics_while_a_pair_is_closed_costs_no_buffer() {
     let _driver = poller.driver().unwrap();
     // More than one poll settles.
     for _ in 0..100 {
-        receiver.post(domain.buffer(8).unwrap()).unwrap();
+        receiver.post_receive(domain.buffer(8).unwrap()).unwrap();
     }
     let panicking = Waker::from(Arc::new(Panicking));
     // The peer has no receive.
@@ -244,7 +244,7 @@ fn a_waker_that_panics_while_the_queue_fails_keeps_nobody_asleep() {
     let mut tasks = Tasks::new(context.checked_domain().unwrap(), 8);
     let mut driver = tasks.poller.driver().unwrap();
     for receiver in [&mut tasks.left.1, &mut tasks.right.1] {
-        receiver.post(tasks.domain.buffer(64).unwrap()).unwrap();
+        receiver.post_receive(tasks.domain.buffer(64).unwrap()).unwrap();
     }
     let woken = Arc::new(Count::default());
     let waker = Waker::from(Arc::clone(&woken));
@@ -295,7 +295,7 @@ fn a_waker_that_panics_loses_no_memory_of_a_refused_request() {
         Tasks::new(context.checked_domain().unwrap(), 8);
     let (_region, remote) = target(&domain);
     let _driver = poller.driver().unwrap();
-    receiver.post(domain.buffer(8).unwrap()).unwrap();
+    receiver.post_receive(domain.buffer(8).unwrap()).unwrap();
     let panicking = Waker::from(Arc::new(Panicking));
     assert!(receiver.poll_next(&mut Context::from_waker(&panicking)).is_pending());
     let sent = peer.send(Inline(b"")).unwrap();
@@ -378,7 +378,7 @@ fn the_last_waker_of_a_wait_in_the_line_is_dropped_without_the_lock() {
         let waker = Waker::from(Arc::new(DropUses(shared.clone())));
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         drop(waker);
-        other.post(domain.buffer(8).unwrap()).unwrap();
+        other.post_receive(domain.buffer(8).unwrap()).unwrap();
         assert!(support::eventually(|| poll_once(&mut sent).is_ready()));
         assert!(poll_once(&mut room).is_ready());
         done.send(()).unwrap();
@@ -401,7 +401,7 @@ fn the_last_waker_of_a_wait_in_the_line_that_panics_keeps_nobody_asleep() {
     assert!(first.as_mut().poll(&mut Context::from_waker(&bad)).is_pending());
     drop(bad);
     assert!(second.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&woken)))).is_pending());
-    other.post(domain.buffer(8).unwrap()).unwrap();
+    other.post_receive(domain.buffer(8).unwrap()).unwrap();
     assert!(support::eventually(|| poll_once(&mut sent).is_ready()));
     panics.store(1, Ordering::SeqCst);
     assert!(catch_unwind(AssertUnwindSafe(|| drop(poll_once(&mut first)))).is_err());
@@ -439,7 +439,7 @@ fn close_now(has_deadline: bool) {
     let Tasks { poller, left: (sender, mut receiver), right: _right, .. } = tasks;
     let _driver = poller.driver().unwrap();
     for _ in 0..4 {
-        receiver.post(pool.try_take(8).unwrap()).unwrap();
+        receiver.post_receive(pool.try_take(8).unwrap()).unwrap();
     }
     fabric.inject(Fault::FlushWithheld);
     let mut closing = sender.close(receiver).unwrap();

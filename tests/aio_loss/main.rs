@@ -124,7 +124,7 @@ impl Side {
         let for_receives = self.domain.buffers(DEPTH as usize, LEN).unwrap();
         let (plain, receives) = (addresses(&home), addresses(&for_receives));
         for buffer in for_receives {
-            receiver.post(buffer).unwrap();
+            receiver.post_receive(buffer).unwrap();
         }
         let lane = Lane {
             sender: sender.into_shared(),
@@ -310,7 +310,7 @@ impl Lane {
             // buffer is posted later.
             spare.push(buffer);
             while let Some(buffer) = spare.pop() {
-                match receiver.post(buffer) {
+                match receiver.post_receive(buffer) {
                     Ok(_) => self.credits.add_permits(1),
                     Err(PostError::QueueFull(buffer)) => {
                         spare.push(buffer);

@@ -165,7 +165,7 @@ impl World {
                 let message = soon(right.next()).await.expect("a message").expect("a message");
                 let buffer = message.into_received().expect("a message");
                 assert_eq!(buffer[..], [mark; LEN], "another message");
-                right.post(buffer).expect("a receive");
+                right.post_receive(buffer).expect("a receive");
                 heard.send(()).await.expect("the sender waits");
             }
             // Keep-alive probes of this side could hide a lost wake-up, so they begin only after the last message.
@@ -196,7 +196,7 @@ impl World {
             while let Some(Ok(message)) = soon(right.next()).await {
                 world.count("messages");
                 // If the pair has failed meanwhile, this post is refused. Earlier messages still come out.
-                drop(right.post(message.into_received().expect("a message")));
+                drop(right.post_receive(message.into_received().expect("a message")));
             }
             (right.closed().await, right)
         });

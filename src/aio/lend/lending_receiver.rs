@@ -101,13 +101,13 @@ impl<B: Brand> Lending<B> {
 }
 
 impl<B: Brand> LendingReceiver<B> {
-    /// Posts a receive: see [`Receiver::post`].
+    /// Posts a receive: see [`Receiver::post_receive`].
     ///
     /// # Errors
     ///
-    /// As [`Receiver::post`].
-    pub fn post(&mut self, buffer: Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>> {
-        self.receiver.post(buffer)
+    /// As [`Receiver::post_receive`].
+    pub fn post_receive(&mut self, buffer: Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>> {
+        self.receiver.post_receive(buffer)
     }
 
     /// The next message of the program. `None` if no receive is posted, since no message can come then.
@@ -156,7 +156,7 @@ impl<B: Brand> LendingReceiver<B> {
                 };
                 *in_a_row += 1;
                 // If the post fails, its buffer is dropped. If the pair is broken, the next `poll_next` reports that.
-                drop(receiver.post(buffer));
+                drop(receiver.post_receive(buffer));
                 drop(wakes);
             }
         });
@@ -172,7 +172,7 @@ impl<B: Brand> LendingReceiver<B> {
     pub async fn run(mut self) {
         while let Some(message) = self.next().await {
             match message {
-                Ok(message) => drop(message.into_buffer().map(|buffer| self.post(buffer))),
+                Ok(message) => drop(message.into_buffer().map(|buffer| self.post_receive(buffer))),
                 Err(MessageError::Peer(_)) => {}
                 Err(MessageError::Request(_)) => return,
             }

@@ -49,7 +49,7 @@
 //!     let options = LendingOptions { quota, ..LendingOptions::default() };
 //!     let (lending, mut messages) = Lending::start(&domain, &poller, sender.into_shared(), receiver, &options)?;
 //!     for buffer in domain.buffers(4, 64)? {
-//!         messages.post(buffer)?;
+//!         messages.post_receive(buffer)?;
 //!     }
 //!     Ok((lending, messages))
 //! };
