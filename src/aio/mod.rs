@@ -12,7 +12,8 @@
 //!   task switch. A [`Driver`], on a thread or as a task, sleeps for all futures whose answer has not come.
 //! - *Nothing is allocated* for a request.
 //!
-//! [`Sender::post`] takes any request of the send queue. [`Receiver::post_receive`] and [`Connection::post_receive`] post a receive.
+//! [`Sender::post`] takes any request of the send queue. A receive is posted by [`Receiver::post_receive`], or by
+//! [`Connection::post_receive`].
 //!
 //! # Connections
 //!
