@@ -3,7 +3,7 @@
 //! There is one ring per work queue, made with the queue's depth. The [`Poster`] (with the queue pair) puts a value in
 //! when it posts. The [`Retirer`] (with the poller of the completion queue) takes the value out when its completion has
 //! come, or when the work queue is proved to be [quiescent](crate::inflight::Quiescent). The two may be on two threads.
-//! Neither locks nor allocates.
+//! Neither locks nor allocates. Both are in [`ring`].
 //!
 //! ```text
 //!            retired                 posted
@@ -23,16 +23,10 @@
 //! the device is done with the value, and only the retirer learns of either.
 
 mod origin;
-mod retirer;
 mod ring;
 
-use crate::domain::Blocks;
-
 pub(crate) use origin::Origin;
-pub(crate) use retirer::{AnyOrderRetirer, Prefix, Retirer, Retirers};
-use ring::LedgerRef;
-pub(crate) use ring::{CellRow, Detour, Poster};
-use std::sync::Arc;
+pub(crate) use ring::{AnyOrderRetirer, CellRow, Detour, Poster, Prefix, Retirer, Retirers, ledger};
 
 /// The most requests that one work queue may have in flight.
 pub(crate) const MAX_DEPTH: u32 = 1 << 22;
@@ -60,27 +54,6 @@ fn is_between(oldest: u64, id: u64, posted: u64) -> bool {
     // and `oldest` name two work queues, one of these bits is set. Then the rotated number is greater than any count of
     // requests.
     id.wrapping_sub(oldest).rotate_right(NAME_BITS) < u64::from(between(oldest, posted))
-}
-
-/// Makes a ledger for `depth` requests in flight, 1 to [`MAX_DEPTH`], and returns its two ends. The first request has
-/// the id `first`.
-pub(crate) fn ledger<T>(pool: &Arc<Blocks>, depth: u32, first: u64, origin: Origin) -> (Poster<T>, Retirer<T>) {
-    let held = LedgerRef::new(pool, depth.clamp(1, MAX_DEPTH), first, origin);
-    (Poster::of_new(&held), Retirer(held))
-}
-
-/// A ledger that nobody posts to. Its retirers fill the slots of a completion queue that have no work queue.
-pub(crate) struct EmptyLedger<T>(LedgerRef<T>);
-
-impl<T> EmptyLedger<T> {
-    pub(crate) fn new() -> Self {
-        Self(ledger(&Arc::default(), 1, 0, Origin::default()).1.0)
-    }
-
-    /// A retirer that never finds anything. There may be many of them.
-    pub(crate) fn retirer(&self) -> Retirer<T> {
-        Retirer(self.0.clone())
-    }
 }
 
 #[cfg(all(test, not(loom)))]

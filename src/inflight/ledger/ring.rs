@@ -1,15 +1,26 @@
-//! The ring of a ledger: its memory, and its posting end.
+//! The ring of a ledger: its memory, the end where values are put in, and the end where they are taken out.
 //!
 //! The memory is a *header* of one cache line, and behind it the cells. The header holds the counters of both ends, the
 //! sole value in flight, and the data of the poster's user. So a pair whose memory is not in the cache costs few cache
 //! misses.
+//!
+//! This file has the memory, then the [`Poster`], then the [`Retirer`], each with what one request needs. The rest is
+//! in modules below this one. Only they and this file see the fields of the ring.
+//!
+//! - [`rows`]: many values at once, put in by a batch or taken out after one completion.
+//! - [`retirers`]: the retirers of a completion queue, and the retirer that takes values out in any order.
+//! - [`detour`]: the flags that keep posts off the fast path.
 #![allow(unsafe_code, reason = "a ring in memory with two owners, its cells, and the count of its holders")]
 
+mod detour;
+mod retirers;
+mod rows;
+
 use super::origin::Origin;
-use super::{NAME_BITS, STEP, after, between};
+use super::{MAX_DEPTH, NAME_BITS, STEP, after, between, is_between};
 use crate::domain::{Block, Blocks, Line};
 use crate::inflight::cell::Cell;
-use crate::inflight::unlikely;
+use crate::inflight::{Completed, Quiescent, unlikely};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
 use core::marker::PhantomData;
 use core::mem::{self, ManuallyDrop, needs_drop};
@@ -17,12 +28,15 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 #[cfg(not(loom))]
 use core::slice;
+pub(crate) use detour::Detour;
+pub(crate) use retirers::{AnyOrderRetirer, Retirers};
+pub(crate) use rows::CellRow;
 use std::sync::Arc;
 
 /// The part of the header that both ends share. (`posted` and `retired` are in one cache line. That line moves between
 /// two threads for `posted` anyway, so `retired` in the same line costs less than a nanosecond.)
 #[repr(C)]
-pub(super) struct Ledger<T> {
+struct Ledger<T> {
     /// # Invariants
     ///
     /// 0. Each cell from `retired` to before `posted` holds a value; only the cell of the sole value is empty. Only the
@@ -32,18 +46,17 @@ pub(super) struct Ledger<T> {
     /// 1. Only the retirer writes it.
     retired: AtomicU64,
     /// 2. The depth of the queue, in steps of [`STEP`]: at most the number of cells, and never changed. The bits below
-    ///    `STEP` are the flags of the [`Detour`](super::Detour). While any flag is set, [`BLOCKED`] makes the whole
-    ///    word negative. So one compare before a post checks both the room and the flags.
+    ///    `STEP` are the flags of the [`Detour`]. While any flag is set, [`BLOCKED`] makes the whole word negative. So
+    ///    one compare before a post checks both the room and the flags.
     limit: AtomicU64,
     /// 3. The sole value: it was posted while no other was in flight, and it is still in flight. It is the oldest
     ///    value, and is in no cell. Whichever end owns the cell of the oldest id owns this place.
-    pub(super) sole: UnsafeCell<ManuallyDrop<Option<T>>>,
+    sole: UnsafeCell<ManuallyDrop<Option<T>>>,
     /// 4. The number of cells minus one. The number of cells is a power of two.
     mask: u32,
-    pub(super) origin: Origin,
+    origin: Origin,
     /// 5. How many [`LedgerRef`]s there are. The last one frees the memory. The count cannot overflow: a work queue has
-    ///    three or four holders, and an [`EmptyLedger`](super::EmptyLedger) has one for each slot of a completion
-    ///    queue.
+    ///    three or four holders, and the empty ledger of [`Retirers`] has one for each slot of a completion queue.
     holders: AtomicU32,
     /// The index of the block in its chunk.
     block: u32,
@@ -59,7 +72,7 @@ const BLOCKED: u64 = 1 << 63;
 const CELLS: usize = if cfg!(loom) { 1024 } else { 64 };
 
 /// A pointer to a ledger.
-pub(super) struct LedgerPtr<T>(
+struct LedgerPtr<T>(
     /// # Invariants
     ///
     /// 0. Points to the header of a ledger, with its cells behind. Whoever has this pointer keeps the ledger alive.
@@ -93,40 +106,34 @@ impl<T> Deref for LedgerPtr<T> {
 
 impl<T> Ledger<T> {
     /// How many cells there are, a power of two.
-    pub(super) fn cells(&self) -> u32 {
+    fn cells(&self) -> u32 {
         self.mask + 1
     }
 
     /// The id of the oldest value in flight; the next id if none is in flight.
     #[inline(always)]
-    pub(super) fn oldest(&self) -> u64 {
+    fn oldest(&self) -> u64 {
         self.retired.load(Ordering::Relaxed)
     }
 
     /// The id after the newest value in flight, for the retirer. `posted` is loaded each time: a poster that takes a
     /// value back lowers `posted`, and the retirer must see the value that is posted next with that id.
     #[inline(always)]
-    pub(super) fn end_of_posted(&self) -> u64 {
+    fn end_of_posted(&self) -> u64 {
         self.posted.load(Ordering::Acquire)
     }
 
     /// Hands the cells before `oldest` over to the poster. For the retirer, which has emptied them.
     #[inline(always)]
-    pub(super) fn set_oldest(&self, oldest: u64) {
+    fn set_oldest(&self, oldest: u64) {
         self.retired.store(oldest, Ordering::Release);
     }
 
     /// Sets the id of the next value. The ledger is empty, and the caller has borrowed both ends, so nobody reads the
     /// counters between the two stores.
-    pub(super) fn restart(&self, id: u64) {
+    fn restart(&self, id: u64) {
         self.retired.store(id, Ordering::Release);
         self.posted.store(id, Ordering::Release);
-    }
-
-    /// The bits of the [`Detour`](super::Detour).
-    #[inline(always)]
-    fn detour(&self) -> u32 {
-        (self.limit.load(Ordering::Relaxed) & (STEP - 1)) as u32
     }
 }
 
@@ -165,23 +172,9 @@ impl<T> LedgerPtr<T> {
 
     /// The cell of an id.
     #[inline(always)]
-    pub(super) fn cell(&self, id: u64) -> &Cell<T> {
+    fn cell(&self, id: u64) -> &Cell<T> {
         // The index never panics, since `cells_from` returns at least one cell. The compiler sees that, too.
         &self.cells_from(id)[0]
-    }
-
-    /// The cells of the ids from `from` to before `to`, or only those before the end of the ring.
-    #[inline(always)]
-    pub(super) fn cells_between(&self, from: u64, to: u64) -> &[Cell<T>] {
-        let cells = self.cells_from(from);
-        &cells[..cells.len().min(between(from, to) as usize)]
-    }
-
-    /// A cursor at the cell of this id, and the number of cells from there to the end of the ring. For the poster.
-    #[inline(always)]
-    fn row(&self, id: u64) -> (CellRow<T>, u32) {
-        let cells = self.cells_from(id);
-        (CellRow { next: cells.as_ptr() }, cells.len() as u32)
     }
 
     /// Moves a value out. If `is_oldest`, no older value is in flight, so this one may be the sole value.
@@ -191,7 +184,7 @@ impl<T> LedgerPtr<T> {
     /// The value is in the ledger and belongs to the caller (ledger 0): the caller is the retirer, or is the poster and
     /// has lowered `posted`. Nobody uses the ledger's copy of the value any more.
     #[inline(always)]
-    pub(super) unsafe fn take(&self, id: u64, is_oldest: bool) -> T {
+    unsafe fn take(&self, id: u64, is_oldest: bool) -> T {
         // SAFETY: the value is the oldest one, and its cell belongs to the caller (caller). So the place of the sole
         // value belongs to the caller, too (ledger 3).
         let sole = if is_oldest { self.sole.with_mut(|sole| unsafe { (*sole).take() }) } else { None };
@@ -201,11 +194,11 @@ impl<T> LedgerPtr<T> {
 }
 
 /// Keeps a ledger alive.
-pub(super) struct LedgerRef<T>(
+struct LedgerRef<T>(
     /// # Invariants
     ///
     /// 0. The ledger is alive, since its `holders` counts this reference.
-    pub(super) LedgerPtr<T>,
+    LedgerPtr<T>,
 );
 
 impl<T> Clone for LedgerRef<T> {
@@ -235,7 +228,7 @@ impl<T> Drop for LedgerRef<T> {
 
 impl<T> LedgerRef<T> {
     /// A new ledger for `depth` values. The first id is `first`.
-    pub(super) fn new(pool: &Arc<Blocks>, depth: u32, first: u64, origin: Origin) -> Self {
+    fn new(pool: &Arc<Blocks>, depth: u32, first: u64, origin: Origin) -> Self {
         const { assert!(align_of::<Ledger<T>>() <= align_of::<Line>() && align_of::<Cell<T>>() <= align_of::<Line>()) };
         const { assert!(size_of::<Ledger<T>>() <= CELLS && CELLS.is_multiple_of(align_of::<Line>())) };
         let cells = depth.next_power_of_two();
@@ -260,6 +253,13 @@ impl<T> LedgerRef<T> {
     }
 }
 
+/// Makes a ledger for `depth` requests in flight, 1 to [`MAX_DEPTH`], and returns its two ends. The first request has
+/// the id `first`.
+pub(crate) fn ledger<T>(pool: &Arc<Blocks>, depth: u32, first: u64, origin: Origin) -> (Poster<T>, Retirer<T>) {
+    let held = LedgerRef::new(pool, depth.clamp(1, MAX_DEPTH), first, origin);
+    (Poster::of_new(&held), Retirer(held))
+}
+
 /// The posting end of a ledger: one word.
 pub(crate) struct Poster<T, P = ()> {
     /// # Invariants
@@ -279,12 +279,12 @@ impl<T, P> Drop for Poster<T, P> {
 
 impl<T> Poster<T> {
     /// The one poster of a new ledger.
-    pub(super) fn of_new(held: &LedgerRef<T>) -> Self {
+    fn of_new(held: &LedgerRef<T>) -> Self {
         Self { held: held.clone(), user_data: PhantomData }
     }
 
     /// Whether this posts to that ledger.
-    pub(super) fn is_of(&self, ledger: LedgerPtr<T>) -> bool {
+    fn is_of(&self, ledger: LedgerPtr<T>) -> bool {
         self.ledger().is_same_as(ledger)
     }
 
@@ -320,17 +320,6 @@ impl<T, P> Poster<T, P> {
         unsafe { &mut *self.user_data_at() }
     }
 
-    /// The flags that keep posts off the fast path: see [`Detour`].
-    #[inline(always)]
-    pub(crate) fn detour(&self) -> u32 {
-        self.ledger().detour()
-    }
-
-    /// The handle that sets and clears the flags of [`detour`](Self::detour).
-    pub(crate) fn detour_of(&self) -> Detour<T> {
-        Detour(self.held.clone())
-    }
-
     /// The slot for the next value. It borrows the poster, so nothing is posted in between.
     #[inline(always)]
     pub(crate) fn next(&mut self) -> NextSlot<'_, T> {
@@ -362,19 +351,6 @@ impl<T, P> Poster<T, P> {
         self.ledger().posted.load(Ordering::Relaxed)
     }
 
-    /// The id of the value that is posted `count` values after the next one.
-    #[inline(always)]
-    pub(crate) fn id_after(&self, count: u32) -> u64 {
-        after(self.next_id(), count)
-    }
-
-    /// A cursor at the cell of `id`, and the number of cells from there to the end of the ring. A value that is written
-    /// there is in flight only once it is [published](Self::publish).
-    #[inline(always)]
-    pub(crate) fn row(&self, id: u64) -> (CellRow<T>, u32) {
-        self.ledger().row(id)
-    }
-
     /// Posts `value`. The caller has checked that there is room. (A full ledger would leak the value.) Unlike
     /// [`NextSlot::if_free`], this ignores the [`Detour`].
     #[inline(always)]
@@ -394,43 +370,6 @@ impl<T, P> Poster<T, P> {
         }
         self.push(value);
         Ok(())
-    }
-
-    /// Writes a value for an id that is not posted yet. Nobody sees the value before it is [published](Self::publish).
-    ///
-    /// # Safety
-    ///
-    /// Fewer than [`free`](Self::free) ids lie between the next id and `id`, and no value is written at `id`.
-    #[cfg(test)]
-    pub(crate) unsafe fn write_at(&mut self, id: u64, value: T) {
-        // SAFETY: the cell of `id` is free, so it belongs to the poster (ledger 0), and it is empty (caller). The
-        // retirer emptied the cell before it stored the `retired` that this poster has loaded (acquire).
-        unsafe { self.ledger().cell(id).put(value) };
-    }
-
-    /// Drops the values before `end`, which are written and not published.
-    ///
-    /// # Safety
-    ///
-    /// Each id from `next_id()` on and before `end` was written, and was neither published nor dropped since.
-    #[cold]
-    pub(crate) unsafe fn drop_unpublished(&mut self, end: u64) {
-        for count in 0..between(self.next_id(), end) {
-            // SAFETY: the value is written, and still belongs to the poster (caller).
-            drop(unsafe { self.ledger().cell(self.id_after(count)).take() });
-        }
-    }
-
-    /// Publishes the values before `end`, which are written: the device owns them from here on.
-    ///
-    /// # Safety
-    ///
-    /// Each id from the next one to before `end` was written.
-    #[inline(always)]
-    pub(crate) unsafe fn publish(&mut self, end: u64) {
-        // The values are published before the post verb is called: another thread can poll a completion before that
-        // verb returns.
-        self.ledger().posted.store(end, Ordering::Release);
     }
 
     /// Takes the newest value back.
@@ -529,56 +468,190 @@ impl<T> FreeSlot<'_, T> {
     }
 }
 
-/// Flags that keep posts to a ledger off the fast path; 0 if none is set. They are in the header of the ledger, which
-/// each post writes to anyway.
-pub(crate) struct Detour<T>(LedgerRef<T>);
+/// The end of a ledger where values are taken out. It is one word, so that a poller with many queues touches few cache
+/// lines.
+pub(crate) struct Retirer<T>(LedgerRef<T>);
 
-impl<T> Detour<T> {
-    pub(crate) fn bits(&self) -> u32 {
-        self.0.0.detour()
+impl<T> Retirer<T> {
+    /// The same retirer as a word that stays in a register.
+    #[inline(always)]
+    pub(crate) fn lend(&mut self) -> RetirerRef<'_, T> {
+        RetirerRef(self.0.0, PhantomData)
     }
 
-    /// Sets the flags `bits`. Only bits below [`STEP`] are flags; the bits above hold the depth. Whoever
-    /// [clears](Self::clear) the flags sees what was done before they were set.
-    pub(crate) fn set(&self, bits: u32) {
-        let bits = u64::from(bits) & (STEP - 1);
-        if bits != 0 {
-            self.0.0.limit.fetch_or(bits | BLOCKED, Ordering::Release);
+    /// The id of the oldest value in flight; the next id if none is in flight.
+    pub(crate) fn oldest(&self) -> u64 {
+        self.0.0.oldest()
+    }
+
+    pub(crate) fn origin(&self) -> Origin {
+        self.0.0.origin
+    }
+
+    /// How many cells there are, a power of two.
+    pub(crate) fn cells(&self) -> u32 {
+        self.0.0.cells()
+    }
+
+    /// Takes the oldest value out. The device is done with the work queue.
+    pub(crate) fn take(&mut self, quiescent: &Quiescent) -> Option<T> {
+        self.lend().oldest_of(quiescent).map(|oldest| oldest.into_oldest().1)
+    }
+
+    /// Whether any value is in flight.
+    pub(crate) fn has_any(&self) -> bool {
+        self.0.0.end_of_posted() != self.oldest()
+    }
+
+    /// Makes `id` the next id, if the ledger is empty and `poster` is its other end. Otherwise returns false, and
+    /// changes nothing.
+    pub(crate) fn restart(&mut self, poster: &mut Poster<T>, id: u64) -> bool {
+        let at = self.0.0;
+        let may = poster.is_of(at) && !self.has_any();
+        if may {
+            at.restart(id);
         }
+        may
     }
 
-    pub(crate) fn clear(&self, bits: u32) {
-        let bits = u64::from(bits) & (STEP - 1);
-        let without = |limit: u64| {
-            let left = limit & !bits;
-            Some(if left & (STEP - 1) == 0 { left & !BLOCKED } else { left })
-        };
-        // `fetch_update` never fails: `without` always returns a value.
-        let _ = self.0.0.limit.fetch_update(Ordering::Acquire, Ordering::Relaxed, without);
+    /// Takes the oldest value out, as the poller does when the request with `id` completes. Also returns how many
+    /// requests in flight were posted before that request.
+    #[cfg(test)]
+    pub(crate) fn retire(&mut self, id: u64) -> Option<(T, u32)> {
+        let prefix = self.lend().prefix_to(Completed::without_device(id))?;
+        let before = prefix.count_before_last();
+        Some((prefix.into_oldest().1, before))
     }
 }
 
-/// A cursor over contiguous cells, for consecutive ids of the poster.
-pub(crate) struct CellRow<T> {
+/// A [`Retirer`] that is lent, as a word in a register.
+pub(crate) struct RetirerRef<'r, T>(LedgerPtr<T>, PhantomData<&'r mut Retirer<T>>);
+
+impl<'r, T> RetirerRef<'r, T> {
+    /// The id of the oldest value in flight; the next id if none is in flight.
+    #[inline(always)]
+    pub(crate) fn oldest(&self) -> u64 {
+        self.0.oldest()
+    }
+
+    #[inline(always)]
+    pub(crate) fn origin(&self) -> Origin {
+        self.0.origin
+    }
+
+    /// Whether the value with this id is in flight.
+    #[inline(always)]
+    pub(crate) fn has(&self, id: u64) -> bool {
+        is_between(self.oldest(), id, self.0.end_of_posted())
+    }
+
+    /// The values from the oldest to that of the completed request; `None` if that request is not in flight.
+    #[inline(always)]
+    pub(crate) fn prefix_to(self, completed: Completed) -> Option<Prefix<'r, T>> {
+        self.prefix_to_id(completed.id())
+    }
+
+    /// The oldest value, which is that of the completed request. (The request had another id before it was moved to
+    /// this ledger.)
+    pub(crate) fn oldest_moved(self, _: Completed) -> Option<Prefix<'r, T>> {
+        let oldest = self.oldest();
+        self.prefix_to_id(oldest)
+    }
+
+    #[inline(always)]
+    fn prefix_to_id(self, id: u64) -> Option<Prefix<'r, T>> {
+        let oldest = self.oldest();
+        is_between(oldest, id, self.0.end_of_posted()).then_some(Prefix {
+            at: self.0,
+            oldest,
+            last: id,
+            retirer: PhantomData,
+        })
+    }
+
+    /// The oldest value. The device is done with the work queue.
+    pub(crate) fn oldest_of(self, _: &Quiescent) -> Option<Prefix<'r, T>> {
+        let oldest = self.oldest();
+        self.prefix_to_id(oldest)
+    }
+
+    /// Takes out the value of the completed request, if it is the oldest in flight.
+    #[inline(always)]
+    pub(crate) fn take_if_oldest(&mut self, completed: Completed) -> Option<T> {
+        let id = completed.id();
+        if id != self.oldest() || id == self.0.end_of_posted() {
+            return None;
+        }
+        // The prefix's invariants hold: `id` is in flight, and is the oldest.
+        Some(Prefix { at: self.0, oldest: id, last: id, retirer: PhantomData }.take_first())
+    }
+}
+
+/// The oldest values in flight, up to one whose request has completed. If the queue retires prefixes, all of their
+/// requests have ended, so all of the values may be taken out. Values that are not taken stay in the ledger.
+pub(crate) struct Prefix<'r, T> {
+    at: LedgerPtr<T>,
     /// # Invariants
     ///
-    /// 0. `next` is the first cell that is left. Whoever has this keeps the ledger alive.
-    next: *const Cell<T>,
+    /// 0. `oldest` is the oldest id in the ledger.
+    oldest: u64,
+    /// 1. Each id from `oldest` to `last`, both included, is in flight. The poster does not take these values back,
+    ///    since the device has their requests. Only the retirer takes them out, and this borrows it.
+    last: u64,
+    retirer: PhantomData<&'r mut Retirer<T>>,
 }
 
-impl<T> CellRow<T> {
-    /// Moves a value into the next cell.
-    ///
-    /// # Safety
-    ///
-    /// A cell is left. It is empty, and belongs to the caller (ledger 0).
+impl<T> Prefix<'_, T> {
     #[inline(always)]
-    pub(crate) unsafe fn write(&mut self, value: T) {
-        let next = self.next;
-        self.next = next.wrapping_add(1);
-        // SAFETY: `next` is a cell of the ledger (0, caller), which is alive.
-        let cell = unsafe { &*next };
-        // SAFETY: the cell is empty, and belongs to the caller (caller).
-        unsafe { cell.put(value) };
+    pub(crate) fn first(&self) -> u64 {
+        self.oldest
+    }
+
+    #[inline(always)]
+    pub(crate) fn last(&self) -> u64 {
+        self.last
+    }
+
+    #[inline(always)]
+    pub(crate) fn origin(&self) -> Origin {
+        self.at.origin
+    }
+
+    /// How many values are before the last.
+    #[inline(always)]
+    pub(crate) fn count_before_last(&self) -> u32 {
+        between(self.oldest, self.last)
+    }
+
+    /// Takes the oldest value out. The remaining values, if any, are still a valid prefix.
+    #[inline(always)]
+    fn take_first(&mut self) -> T {
+        let id = self.oldest;
+        // SAFETY: the value is in flight (1). The poster wrote the value before it stored the `posted` that this end
+        // has acquired, and only this end takes values out.
+        let value = unsafe { self.at.take(id, true) };
+        self.oldest = after(id, 1);
+        self.at.set_oldest(self.oldest);
+        value
+    }
+
+    /// Takes the oldest value out, with its id. The others stay in the ledger.
+    #[inline(always)]
+    pub(crate) fn into_oldest(mut self) -> (u64, T) {
+        (self.oldest, self.take_first())
+    }
+
+    /// Takes the oldest value out, with its id. `None` if only the last value is left.
+    #[inline(always)]
+    pub(crate) fn next_before_last(&mut self) -> Option<(u64, T)> {
+        let id = self.oldest;
+        (id != self.last).then(|| (id, self.take_first()))
+    }
+
+    /// Takes the last value out. The caller has taken the values before it.
+    #[inline(always)]
+    pub(crate) fn into_last(mut self) -> T {
+        debug_assert_eq!(self.oldest, self.last, "values before the last are left");
+        self.take_first()
     }
 }

@@ -4,6 +4,7 @@
 use super::*;
 use crate::inflight::{Completed, Quiescent};
 use core::mem::ManuallyDrop;
+use std::sync::Arc;
 
 /// The proof for a request of these tests, which have no device.
 fn done(id: u64) -> Completed {
