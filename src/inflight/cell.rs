@@ -4,6 +4,7 @@
 //! - [`TicketCell`]: for a value of a slab, which one of several threads takes.
 //! - [`FinishOnDrop`]: a value that is consumed when it is dropped.
 //! - [`Items`]: the items of a vector that keeps its memory.
+//! - [`Masked`]: a vector that is indexed without a check.
 //! - [`with_local`]: lends a value of this thread.
 #![allow(unsafe_code, reason = "moves values in and out of memory")]
 
@@ -280,6 +281,44 @@ impl<X> First<'_, '_, X> {
         // SAFETY: `next` is before the end of the items (0), so `items` owns an item there that was not taken yet. (Any
         // aligned pointer is valid for an item of size 0.)
         Some(unsafe { item.read() })
+    }
+}
+
+/// A vector with a power of two of items, in which the low bits of any number name an item.
+pub(super) struct Masked<T> {
+    /// # Invariants
+    ///
+    /// 0. There are at least `mask + 1` items. That number is a power of two.
+    items: Vec<T>,
+    mask: usize,
+}
+
+impl<T> Masked<T> {
+    pub(super) fn new(only: T) -> Self {
+        Self { items: vec![only], mask: 0 }
+    }
+
+    /// The item that the low bits of `number` name.
+    #[inline(always)]
+    pub(super) fn of(&mut self, number: usize) -> &mut T {
+        // SAFETY: the index is at most `mask`, so there is such an item (0).
+        unsafe { self.items.get_unchecked_mut(number & self.mask) }
+    }
+
+    pub(super) fn get(&self, index: usize) -> Option<&T> {
+        self.items.get(index)
+    }
+
+    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.items.get_mut(index)
+    }
+
+    /// Adds items until there is one at `index`.
+    pub(super) fn grow_to(&mut self, index: usize, item: impl FnMut() -> T) {
+        if self.items.len() <= index {
+            self.items.resize_with((index + 1).next_power_of_two(), item);
+            self.mask = self.items.len() - 1;
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Memory of another device.
 
-use super::registration::{Exported, Owner, Parts, TakenApart};
+use super::registration::sealed::Owner;
+use super::registration::{Exported, Parts, TakenApart};
 use crate::seal::Key;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;

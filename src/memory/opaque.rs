@@ -21,7 +21,7 @@ pub trait OpaqueMemory: Sized + sealed::Sealed {}
 
 mod sealed {
     #[allow(unnameable_types, reason = "seals `OpaqueMemory`")]
-    pub trait Sealed: crate::memory::registration::Owner + Send + 'static {}
+    pub trait Sealed: crate::memory::registration::sealed::Owner + Send + 'static {}
 }
 
 impl OpaqueMemory for SharedMap {}

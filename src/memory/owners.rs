@@ -6,7 +6,8 @@
 
 use super::foreign::{Foreign, ForeignMemory};
 use super::pages::Pages;
-use super::registration::{Owner, Parts, TakenApart};
+use super::registration::sealed::Owner;
+use super::registration::{Parts, TakenApart};
 use crate::seal::Key;
 use std::{mem, mem::ManuallyDrop, ptr, ptr::NonNull};
 use zerocopy::{FromBytes, Immutable, IntoBytes};

@@ -50,18 +50,21 @@ const WORD: usize = 8;
 /// registration runs inside the drop of the next one, so the stack sets a bound.
 const MOST_NESTED: u8 = 32;
 
-/// An owner of bytes that can be taken apart and rebuilt.
-#[allow(unnameable_types, reason = "above the traits that seal `Memory` and `OpaqueMemory`")]
-pub trait Owner: Sized {
-    /// The parts of the owner besides its bytes. Unlike a reference or a box, they claim none of the bytes.
-    type Kept: Send + 'static;
-    /// The type to rebuild the owner as where the code no longer knows `Self`. Usually it is `Self`.
-    type Freed: Owner<Kept = Self::Kept> + 'static;
-    /// Takes the owner apart, without freeing anything.
-    fn take_apart(self, key: Key) -> Parts<Self::Kept>;
-    /// Rebuilds the owner.
-    fn rebuild(parts: TakenApart<Self>) -> Self;
+pub(super) mod sealed {
+    /// An owner of bytes that can be taken apart and rebuilt.
+    #[allow(unnameable_types, reason = "above the traits that seal `Memory` and `OpaqueMemory`")]
+    pub trait Owner: Sized {
+        /// The parts of the owner besides its bytes. Unlike a reference or a box, they claim none of the bytes.
+        type Kept: Send + 'static;
+        /// The type to rebuild the owner as where the code no longer knows `Self`. Usually it is `Self`.
+        type Freed: Owner<Kept = Self::Kept> + 'static;
+        /// Takes the owner apart, without freeing anything.
+        fn take_apart(self, key: super::Key) -> super::Parts<Self::Kept>;
+        /// Rebuilds the owner.
+        fn rebuild(parts: super::TakenApart<Self>) -> Self;
+    }
 }
+use sealed::Owner;
 
 /// An owner that was taken apart: its bytes, and its other parts.
 #[derive(Debug)]

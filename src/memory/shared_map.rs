@@ -6,7 +6,8 @@
 //! ASSUMPTION: another process's access to a shared map interferes with relaxed atomic loads and stores of aligned
 //! words no more than another thread's relaxed atomic ones would.
 
-use super::registration::{Owner, Parts, TakenApart};
+use super::registration::sealed::Owner;
+use super::registration::{Parts, TakenApart};
 use crate::os::{self, Mapping};
 use crate::seal::Key;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

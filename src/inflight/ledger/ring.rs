@@ -7,14 +7,14 @@
 //! This file has the memory, then the [`Poster`], then the [`Retirer`], each with what one request needs. The rest is
 //! in modules below this one. Only they and this file see the fields of the ring.
 //!
-//! - [`rows`]: many values at once, put in by a batch or taken out after one completion.
-//! - [`retirers`]: the retirers of a completion queue, and the retirer that takes values out in any order.
+//! - [`several`]: many values at once, put in by a batch or taken out after one completion; and values in any order.
+//! - [`retirers`]: the retirers of a completion queue, by slot.
 //! - [`detour`]: the flags that keep posts off the fast path.
 #![allow(unsafe_code, reason = "a ring in memory with two owners, its cells, and the count of its holders")]
 
 mod detour;
 mod retirers;
-mod rows;
+mod several;
 
 use super::origin::Origin;
 use super::{MAX_DEPTH, NAME_BITS, STEP, after, between, is_between};
@@ -29,8 +29,8 @@ use core::ptr::NonNull;
 #[cfg(not(loom))]
 use core::slice;
 pub(crate) use detour::Detour;
-pub(crate) use retirers::{AnyOrderRetirer, Retirers};
-pub(crate) use rows::CellRow;
+pub(crate) use retirers::Retirers;
+pub(crate) use several::{AnyOrderRetirer, CellRow};
 use std::sync::Arc;
 
 /// The part of the header that both ends share. (`posted` and `retired` are in one cache line. That line moves between

@@ -1,13 +1,14 @@
-//! Rows of cells: the ways to put many values into a ring at once, and to take many out.
+//! Several values at once, and values in any order.
 //!
-//! A row ends where the ring ends, so many values may take two rows. A batch writes its values to rows, and then
-//! publishes all of them. The retirer empties the rows of a [`Prefix`], and then marks their cells as free.
-#![allow(unsafe_code, reason = "writes and empties many cells of a ring at once")]
+//! A row is a run of cells next to each other. It ends where the ring ends, so many values may take two rows. A batch
+//! writes its values to rows, and then publishes all of them. The retirer empties the rows of a [`Prefix`], and then
+//! marks their cells as free.
+#![allow(unsafe_code, reason = "writes and empties many cells of a ring at once, and any one of them")]
 
-use super::{LedgerPtr, Poster, Prefix};
-use crate::inflight::Entry;
+use super::{LedgerPtr, Poster, Prefix, Retirer};
 use crate::inflight::cell::Cell;
 use crate::inflight::ledger::{after, between};
+use crate::inflight::{Entry, Quiescent, WorkId};
 use crate::memory::Buffer;
 use crate::sync::Ordering;
 use core::mem::ManuallyDrop;
@@ -216,5 +217,96 @@ impl Prefix<'_, Entry> {
         unsafe { free.set_len(free.len() + count) };
         self.took(count as u32);
         true
+    }
+}
+
+/// A [`Retirer`] that takes values out in any order. The poster gets their cells back in the order of posting.
+pub(crate) struct AnyOrderRetirer<T> {
+    retirer: Retirer<T>,
+    /// # Invariants
+    ///
+    /// 0. One bit for each cell of the ledger. The bit is set while the cell's id is in flight and its value has been
+    ///    taken out. The bit of the oldest id is clear.
+    taken: Vec<u64>,
+}
+
+impl<T> AnyOrderRetirer<T> {
+    pub(crate) fn new(retirer: Retirer<T>) -> Self {
+        let taken = vec![0; retirer.cells().div_ceil(u64::BITS) as usize];
+        Self { retirer, taken }
+    }
+
+    /// Whether any value is left.
+    pub(crate) fn has_any(&self) -> bool {
+        // If any id is in flight, the value of the oldest one is left (0).
+        self.retirer.has_any()
+    }
+
+    /// The id of the oldest value, if one is left.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.has_any().then(|| self.retirer.oldest())
+    }
+
+    /// Whether the value with this id is in flight and was not taken out.
+    pub(crate) fn has(&mut self, id: u64) -> bool {
+        self.retirer.lend().has(id) && !self.is_taken(id)
+    }
+
+    /// The index of the word in `taken`, and the bit in that word, for an id.
+    fn bit(&self, id: u64) -> (usize, u64) {
+        let cell = WorkId::from_raw(id).index() & (self.retirer.cells() - 1);
+        ((cell / u64::BITS) as usize, 1 << (cell % u64::BITS))
+    }
+
+    fn is_taken(&self, id: u64) -> bool {
+        let (word, bit) = self.bit(id);
+        self.taken.get(word).is_some_and(|taken| taken & bit != 0)
+    }
+
+    fn flip(&mut self, id: u64) {
+        let (word, bit) = self.bit(id);
+        if let Some(taken) = self.taken.get_mut(word) {
+            *taken ^= bit;
+        }
+    }
+
+    /// Takes out the oldest value that is left. The device is done with the work queue.
+    pub(crate) fn take_oldest(&mut self, _: &Quiescent) -> Option<T> {
+        let oldest = self.oldest()?;
+        self.take(oldest)
+    }
+
+    /// Moves the value with this id to another ledger, which owns it from here on. Returns false, and changes nothing,
+    /// if the value is not in flight, was moved before, or if the other ledger is full.
+    pub(crate) fn move_to(&mut self, id: u64, other: &mut Poster<T>) -> bool {
+        if other.free() == 0 {
+            return false;
+        }
+        let Some(value) = self.take(id) else { return false };
+        other.push(value);
+        true
+    }
+
+    /// Takes out the value with this id; `None` if it is not in flight or was taken before. The device may still have
+    /// its request.
+    fn take(&mut self, id: u64) -> Option<T> {
+        if !self.has(id) {
+            return None;
+        }
+        let (at, mut oldest) = (self.retirer.0.0, self.retirer.oldest());
+        // SAFETY: the value is in flight and was not taken before. The poster wrote the value before it stored the
+        // `posted` that this end has acquired, and only this end takes values out.
+        let value = unsafe { at.take(id, id == oldest) };
+        self.flip(id);
+        while self.is_taken(oldest) {
+            self.flip(oldest);
+            oldest = after(oldest, 1);
+        }
+        at.set_oldest(oldest);
+        Some(value)
+    }
+
+    pub(crate) fn into_retirer(self) -> Retirer<T> {
+        self.retirer
     }
 }
