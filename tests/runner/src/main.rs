@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::{env, fs, io};
 
-use runner::{Leaks, Part};
+use runner::{Fact, Leaks, PROGRAMS, Part};
 
 const USAGE: &str = "usage: interlock-runner tests STAGE | miri one|two | suite rxe|siw|conformance";
 
@@ -51,12 +51,12 @@ fn answer(arguments: &[&str]) -> Result<Vec<String>, String> {
         ["suite", "siw"] => runner::siw_suite(&messages_of_cargo()?),
         ["suite", which @ ("rxe" | "conformance")] => {
             let messages = messages_of_cargo()?;
-            let mut programs = runner::programs_of("rxe").unwrap_or_default();
             let is_whole = which == "rxe";
+            let mut programs: Vec<_> = PROGRAMS.iter().filter(|program| program.has(Fact::Rxe)).collect();
             if !is_whole {
                 let document = conformance()?;
                 let named = runner::named_in_cases(&document);
-                programs.retain(|name| named.contains(name));
+                programs.retain(|program| named.contains(program.name));
             }
             runner::suite(&messages, &programs, is_whole)
         }

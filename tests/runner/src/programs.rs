@@ -1,6 +1,6 @@
 //! The table of test programs. A new file in `tests` needs a row here; `./x` refuses to run without it.
 
-use Fact::{Arm, Miri, MiriExtended, NoDevice, OwnProfile, Rxe, Siw, StartsPrograms, WholeLists};
+use Fact::{Arm, Miri, MiriExtended, NoDevice, OwnProfile, Rxe, Siw, StartsPrograms, Waits, WholeLists};
 use Leaks::{Allowed, Refused};
 use Part::{One, Two};
 
@@ -26,6 +26,9 @@ pub enum Fact {
     /// Shows something on soft iWARP. The arguments of the program are the names of the tests that run there, none if
     /// all do, or `--ignored` if only that device runs them.
     Siw(&'static [&'static str]),
+    /// Waits most of the time, and has no need of a quiet device. So a real device runs it beside the programs that
+    /// follow.
+    Waits,
     /// Relies on a post to queue its whole list, or else to report that. Soft devices that resemble soft iWARP may do
     /// neither.
     WholeLists,
@@ -70,7 +73,7 @@ pub const PROGRAMS: &[Program] = &[
         "forgotten", "polled_late", "that_is_dropped", "panics", "lose_nothing",
     ] }] },
     Program { name: "aio_connections", facts: &[Rxe, Siw(&[])] },
-    Program { name: "aio_kills", facts: &[StartsPrograms, Rxe, Siw(&[])] },
+    Program { name: "aio_kills", facts: &[StartsPrograms, Waits, Rxe, Siw(&[])] },
     // All of `aio_lending` takes Miri four minutes. These tests use memory that is lent, has been lent or was
     // forgotten.
     Program { name: "aio_lending", facts: &[Rxe, Siw(&[]), Miri { part: Two, leaks: Allowed, only: &[
@@ -106,9 +109,9 @@ pub const PROGRAMS: &[Program] = &[
         ] },
     ] },
     Program { name: "cm_histories", facts: &[Rxe, Siw(&[])] },
-    Program { name: "cm_kills", facts: &[StartsPrograms, Rxe, Siw(&[])] },
+    Program { name: "cm_kills", facts: &[StartsPrograms, Waits, Rxe, Siw(&[])] },
     Program { name: "cm_loop", facts: &[Rxe, Siw(&[])] },
-    Program { name: "cm_network", facts: &[Rxe, Siw(&[])] },
+    Program { name: "cm_network", facts: &[Waits, Rxe, Siw(&[])] },
     Program { name: "cm_removal", facts: &[Rxe] },
     Program { name: "conformance", facts: &[Rxe] },
     Program { name: "device", facts: &[Rxe, Siw(&[
@@ -164,6 +167,11 @@ pub const RXE_EXAMPLES: [&str; 6] =
 impl Program {
     pub fn has(&self, fact: Fact) -> bool {
         self.facts.contains(&fact)
+    }
+
+    /// The line for `tests/rxe/suite` that runs it by `command`.
+    pub fn line(&self, command: &str) -> String {
+        if self.has(Fact::Waits) { format!("beside {command}") } else { command.to_owned() }
     }
 
     /// Whether Miri runs all its tests.

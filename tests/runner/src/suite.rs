@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::programs::{PROGRAMS, RXE_EXAMPLES};
+use crate::programs::{PROGRAMS, Program, RXE_EXAMPLES};
 
 /// An executable that cargo built.
 struct Executable {
@@ -62,19 +62,19 @@ fn scripts(executables: &[Executable]) -> Result<Vec<String>, String> {
     SCRIPTS.into_iter().map(command).collect()
 }
 
-/// The list for `tests/rxe/suite` on soft-RoCE: the unit tests of the real device, `tests`, and the scripts. If
+/// The list for `tests/rxe/suite` on soft-RoCE: the unit tests of the real device, the `programs`, and the scripts. If
 /// `is_whole`, also the examples. `messages` is what cargo wrote while it built them.
 ///
 /// # Errors
 ///
 /// Names what cargo did not build.
-pub fn suite(messages: &str, tests: &[&str], is_whole: bool) -> Result<Vec<String>, String> {
+pub fn suite(messages: &str, programs: &[&Program], is_whole: bool) -> Result<Vec<String>, String> {
     let executables = executables(messages)?;
     let path = |kind, name| path(&executables, kind, name);
     // These unit tests need a real device, so they are ignored in other runs.
     let mut list = vec![format!("{} rdma_core --ignored --test-threads=1", path("lib", "interlock")?)];
-    for name in tests {
-        list.push(format!("{} --test-threads=1", path("test", name)?));
+    for program in programs {
+        list.push(program.line(&format!("{} --test-threads=1", path("test", program.name)?)));
     }
     if is_whole {
         for name in RXE_EXAMPLES {
@@ -102,7 +102,7 @@ pub fn siw_suite(messages: &str) -> Result<Vec<String>, String> {
             let path = path(&executables, "test", program.name)?;
             // Without `--exact`, a name also selects the tests whose names contain it.
             let exact = if arguments.is_empty() || arguments == ["--ignored"] { "" } else { "--exact " };
-            list.push(format!("{path} --test-threads=1 {exact}{}", arguments.join(" ")));
+            list.push(program.line(&format!("{path} --test-threads=1 {exact}{}", arguments.join(" "))));
         }
     }
     Ok(list)

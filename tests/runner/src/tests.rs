@@ -107,14 +107,16 @@ fn the_suite_has_unit_tests_then_tests_then_examples() {
     }
     let text = |messages: &[String]| messages.join("\n") + "\nsomething that is not JSON\n";
     let expected = ["/t/interlock-0a rdma_core --ignored --test-threads=1", "'/a folder/memory-0c' --test-threads=1"];
-    let list = suite(&text(&messages), &["memory"], false).unwrap();
+    let [memory, shared] =
+        ["memory", "shared"].map(|name| PROGRAMS.iter().find(|program| program.name == name).unwrap());
+    let list = suite(&text(&messages), &[memory], false).unwrap();
     assert_eq!((&list[..2], list.len()), (&expected.map(str::to_owned)[..], 7));
-    assert_eq!(suite(&text(&messages), &["lost"], false).unwrap_err(), "cargo built no test lost");
+    assert_eq!(suite(&text(&messages), &[shared], false).unwrap_err(), "cargo built no test shared");
     assert_eq!(suite(&text(&messages), &[], true).unwrap_err(), "cargo built no example devices");
     for name in crate::programs::RXE_EXAMPLES {
         messages.push(artifact("example", name, false, &format!(r#""/t/examples/{name}""#)));
     }
-    let list = suite(&text(&messages), &["memory"], true).unwrap();
+    let list = suite(&text(&messages), &[memory], true).unwrap();
     assert_eq!(list[..2], expected);
     assert_eq!(list[2], "/t/examples/devices");
     assert!(list[8].ends_with("/rxe/rping /t/examples/rping") && list[9].ends_with("/rxe/peers /t/examples/cm_peers"));
@@ -155,6 +157,7 @@ fn soft_iwarp_runs_the_scripts_the_devices_and_chosen_tests() {
     assert!(list[0].ends_with("/rxe/rping /t/examples/rping") && list[5] == "/t/examples/devices -v", "{list:?}");
     assert!(list[6].starts_with("/t/interlock-0a a_hostile_peer"), "{list:?}");
     assert!(list.contains(&"/t/iwarp-0a --test-threads=1 --ignored".to_owned()), "{list:?}");
+    assert!(list.contains(&"beside /t/cm_network-0a --test-threads=1 ".to_owned()), "{list:?}");
     assert!(list.iter().any(|line| line.starts_with("/t/device-0a --test-threads=1 --exact a_port")), "{list:?}");
     assert_eq!(siw_suite(&messages[1..].join("\n")).unwrap_err(), "cargo built no example devices");
 }
