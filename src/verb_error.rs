@@ -19,6 +19,13 @@ impl VerbError {
         Self { verb, errno }
     }
 
+    /// A failure of a `verb` of the data path. `result` is an errno or a negative errno. It tells nothing if it is -1,
+    /// which some providers return for any failure, or 0, which siw returns for a list that it has not queued as a
+    /// whole. Then the errno of the error is `EIO`.
+    pub(crate) fn of_data_path(verb: &'static str, result: i32) -> Self {
+        Self::new(verb, if matches!(result, 0 | -1) { libc::EIO } else { result.saturating_abs() })
+    }
+
     /// A failure of `verb` because the device does not have it.
     pub(crate) fn unsupported(verb: &'static str) -> Self {
         Self::new(verb, libc::EOPNOTSUPP)

@@ -185,7 +185,7 @@ impl PollEnd {
         // SAFETY: the completion queue is alive, since `self.queue` owns it, and only this end arms it (1).
         match unsafe { (self.request_notify)(self.raw.0.as_ptr(), c_int::from(solicited_only)) } {
             0 => Ok(()),
-            errno => Err(VerbError::new("ibv_req_notify_cq", errno.wrapping_abs())),
+            failed => Err(VerbError::of_data_path("ibv_req_notify_cq", failed)),
         }
     }
 

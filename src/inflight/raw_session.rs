@@ -87,7 +87,7 @@ impl Session {
         // SAFETY: the pair has this function, and the session is open (0).
         match unsafe { verbs::ibv_wr_complete(self.raw.as_ptr()) } {
             0 => Ok(()),
-            errno => Err(VerbError::new("ibv_wr_complete", errno.wrapping_abs())),
+            failed => Err(VerbError::of_data_path("ibv_wr_complete", failed)),
         }
     }
 

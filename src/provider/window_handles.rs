@@ -153,7 +153,7 @@ impl HeldWindow<'_> {
         // held (0), and of type 1 (1).
         match unsafe { bind_mw(pair.as_ptr(), self.as_ptr(), &raw mut bind) } {
             0 => Ok(()),
-            errno => Err(VerbError::new("ibv_bind_mw", errno.wrapping_abs())),
+            failed => Err(VerbError::of_data_path("ibv_bind_mw", failed)),
         }
     }
 }

@@ -468,9 +468,8 @@ impl<V> WorkQueue<V> {
     /// On siw, such a post returns 0, names a request in `bad_wr`, and has queued the requests before it.
     #[cold]
     fn not_posted<R>(&self, verb: &'static str, result: i32, bad: *mut R) -> (VerbError, *mut R) {
-        let errno = if result == 0 { libc::EINVAL } else { result.wrapping_abs() };
         let bad = if self.status().refusal_is_sure { bad } else { ptr::null_mut() };
-        (VerbError::new(verb, errno), bad)
+        (VerbError::of_data_path(verb, result), bad)
     }
 
     /// The error for the newest request, which the provider refused. `restore` rebuilds the request from its entry.
@@ -720,7 +719,6 @@ impl SharedPosts {
         if result == 0 && bad.is_null() {
             return (id, Ok(()));
         }
-        let errno = if result == 0 { libc::EINVAL } else { result.wrapping_abs() };
-        (id, Err((VerbError::new(verb, errno), ptr::eq(bad, &wr))))
+        (id, Err((VerbError::of_data_path(verb, result), ptr::eq(bad, &wr))))
     }
 }
