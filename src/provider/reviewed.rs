@@ -562,7 +562,7 @@ mod tests {
         for (vendor, part) in [(0x15b3, 0x1013), (0, 0)] {
             assert_eq!(name(vendor, part), "");
         }
-        // Parts that were not reviewed: ConnectX-8, E2000, and unused numbers.
+        // No row matches a part that was not reviewed, such as ConnectX-8 (0x1023), E2000 (0x1452) or Amazon's 0xefa4.
         for (vendor, part) in [
             (0x02c9, 0x1020),
             (0x02c9, 0x1023),

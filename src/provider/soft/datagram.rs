@@ -158,8 +158,8 @@ impl State {
             }
         } else if header.qpn == GROUP_QPN {
             let mut turn = 0;
-            // Each turn looks up the group again, because `receive_datagram` borrows all of `self`. No delivery changes
-            // a group, so `turn` stays valid.
+            // Each round of the loop looks up the group again, because `receive_datagram` borrows all of `self`. No
+            // delivery changes a group, so the index `turn` stays valid.
             while let Some(&peer) = self.groups.get(&header.target).and_then(|members| members.get(turn)) {
                 self.receive_datagram(peer, work, header, message);
                 turn += 1;

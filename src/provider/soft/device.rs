@@ -102,7 +102,7 @@ impl Device {
         let [.., high, low] = (index + 1).to_be_bytes();
         let [first, second] = process();
         // The GUID is the modified EUI-64 of the locally administered MAC address 02:49:pp:pp:hh:ll. The bytes `pp:pp`
-        // are those of `process`, and `hh:ll` is the number of the device.
+        // are those of `process`, and `hh:ll` is the number of the device, counted from 1.
         let guid = [0x00, 0x49, first, 0xff, 0xfe, second, high, low];
         let link_local = u128::from_be_bytes([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
             | u128::from(u64::from_be_bytes(guid));

@@ -139,8 +139,8 @@ impl Span {
     /// The same as for [`piece`](Self::piece), and the span is writable.
     unsafe fn target<'a>(&self) -> Target<'a> {
         // SAFETY: the era of the span lasts for as long as the target is used (caller). The span is writable (caller),
-        // and nobody else accesses the memory of the span without atomics (0 of `Span`). So the piece may be a
-        // `Target`.
+        // and nobody else accesses the memory of the span without atomics (0 of `Span`). So the piece satisfies the
+        // invariant of `Target` (0).
         Target(unsafe { self.piece() })
     }
 }
@@ -301,7 +301,7 @@ fn transfer(mut from: Piece<'_>, Target(mut to): Target<'_>) {
             let source = ptr::with_exposed_provenance::<u8>(from.addr);
             let target = ptr::with_exposed_provenance_mut::<u8>(to.addr);
             // SAFETY: neither piece is exposed, so the device owns both (0 of `Piece` and of `Target`). The pieces
-            // overlap if a queue pair sends to itself, and `ptr::copy` permits that.
+            // can overlap if a queue pair sends to itself, and `ptr::copy` permits that.
             unsafe { ptr::copy(source, target, from.len.min(to.len)) }
         }
         (true, false) => load(from, Target(to)),
@@ -324,8 +324,8 @@ fn load(from: Piece<'_>, Target(to): Target<'_>) {
     let mut target = ptr::with_exposed_provenance_mut::<u8>(to.addr);
     for (word, offset, part) in from.first(to.len).words() {
         let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-        // SAFETY: the `part` bytes from `offset` are inside `bytes`. The device owns the target, which is at least as
-        // long as the piece.
+        // SAFETY: the loop covers at most `to.len` bytes, so the target has room for `part` more bytes, and only the
+        // device accesses them. The `part` bytes from `offset` are inside `bytes`.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr().wrapping_add(offset), target, part) };
         target = target.wrapping_add(part);
     }

@@ -42,7 +42,7 @@
 //! # }
 //! ```
 
-// | module | what |
+// | module | what it holds |
 // |---|---|
 // | `fabric` | the lock, the clock, the queue of runnable pairs, timers |
 // | `device` | addresses and limits |
@@ -56,21 +56,23 @@
 // | `transition`, `modify` | the states of queue pairs, and the transitions between them |
 // | `srq` | shared receive queues |
 // | `work` | work queues and the requests in them |
-// | `posted`, `request`, `post` | turning the lists of the C interface into requests, and queueing them |
+// | `posted`, `request`, `post` | how posts of the C interface become requests in the work queues |
 // | `engine` | the requester |
 // | `responder` | the responder |
 // | `datagram` | address handles, datagrams, multicast groups |
 // | `cm` | rdma_cm |
 // | `fault` | injected faults |
 // | `profile` | the habits of each real provider, where the specification leaves a choice |
-// | `latitude` | the code behind these habits |
+// | `latitude` | the code behind the habits of a profile |
 // | `random` | random numbers, the same for the same seed |
 // | `handles` | the objects behind the pointers of the C interface |
-// | `verbs`, `memory_verbs`, `queue_verbs` | the control path, as `Provider` |
-// | `data_path`, `session`, `polling` | the data path: `ibv_post_*` and `ibv_poll_cq`; `ibv_wr_*`; `ibv_start_poll` |
+// | `verbs`, `memory_verbs`, `queue_verbs` | the control path: the implementation of `Provider` |
+// | `data_path` | the data path: `ibv_post_*`, `ibv_bind_mw`, `ibv_poll_cq` and `ibv_req_notify_cq` |
+// | `session` | the data path: `ibv_wr_*` |
+// | `polling` | the data path: `ibv_start_poll` and the functions that go with it |
 //
-// All unsafe code is in `handles`, `verbs`, `posted`, `memory` and the three modules of the data path. These modules
-// turn pointers into checked values. The other modules are safe code over tables.
+// All `unsafe` code, except that of tests, is in `handles`, `verbs`, `posted`, `memory` and the three modules of the
+// data path. Only these modules dereference pointers. The other modules find an object in its table, by its number.
 
 #[cfg(feature = "cm")]
 mod cm;

@@ -36,8 +36,8 @@ impl State {
         }
         let attributes = self.checked(pair, new, mask)?;
 
-        // Flush all requests that are still in the send queue: requests from before this transition must not run when
-        // sending starts again.
+        // On a transition from `SendError` to `ReadyToSend`, flush all requests that are still in the send queue. They
+        // must not run when sending starts again.
         if from == PairState::SendError && to == PairState::ReadyToSend {
             while self.flush_send(index) {}
         }

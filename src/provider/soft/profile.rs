@@ -135,7 +135,7 @@ impl Profile {
                 Habits { overtakes: 2, halves_posts: 32, forgets_in_error, ..odd }
             }
             Self::Mlx5 => {
-                // The completion of a short message may contain the payload. Then mlx5 writes the payload to the memory
+                // The completion of a short message can contain the payload. Then mlx5 writes the payload to the memory
                 // of the request only when the completion is polled. With `MLX5_SCATTER_TO_CQE=0` no completion
                 // contains payload, so no payload is late.
                 let late = if reviewed::MLX5.shared.check().is_ok() { 0 } else { ALWAYS };

@@ -29,7 +29,7 @@ impl Two {
 
     /// Registers a new region of 64 bytes.
     fn region(&mut self, access: u32) -> ibv_sge {
-        // Never freed: a test that panics does not deregister it.
+        // A test that panics does not deregister the region, so the memory is never freed.
         let memory = Box::leak(Box::new([0_u64; 8]));
         let start = memory.as_mut_ptr().cast::<u8>();
         // SAFETY: the domain is alive. The memory is never freed, and nothing else uses it.
@@ -127,7 +127,7 @@ fn c022_c160_c161_a_path_names_a_port_and_a_row() {
 fn c066_a_list_stops_at_its_bad_request() {
     let mut two = Two::new();
     let mut source = two.region(0);
-    // More than any device takes.
+    // The second request names these 1000 elements: more than any device takes in one request.
     let mut many = [source; 1000];
     let target = two.region(LOCAL_WRITE);
     for wr_id in [1, 2, 3] {
@@ -168,7 +168,7 @@ fn c073_c074_memory_must_be_there_and_bear_being_written() {
     let to_read = register(0).unwrap();
     // SAFETY: the region is alive, and nobody uses it any more.
     unsafe { RdmaCore.dereg_mr(to_read) }.unwrap();
-    // SAFETY: the page is ours, and is not registered any more.
+    // SAFETY: this test mapped the page, and the page is not registered any more.
     assert_eq!(unsafe { libc::munmap(page.cast(), 4096) }, 0);
     assert_eq!(register(0).unwrap_err().errno(), libc::EFAULT);
     device.close();

@@ -186,7 +186,8 @@ impl State {
         let id = self.cm.id(number)?;
         id.is_in(&[Phase::Bound])?;
         let local = id.local.ok_or(libc::EINVAL)?;
-        // Two listeners never share an address and port, even if both identifiers reuse addresses.
+        // An identifier cannot start to listen while another one holds the same address and port, even if both reuse
+        // addresses.
         self.cm.check_port(number, id.space, local.ip().to_canonical(), local.port(), false)?;
         let room = if backlog == 0 { MAX_BACKLOG } else { backlog.min(MAX_BACKLOG) };
         let id = self.cm.id_mut(number)?;
@@ -206,8 +207,8 @@ impl State {
         let id = self.cm.id(number)?;
         let (Some(from), Some(to)) = (id.local, id.peer_address) else { return Err(libc::EINVAL) };
         if self.is_iwarp() && id.space == PortSpace::Tcp {
-            // The call connects a TCP stream. If a device has the address `to` and nobody listens there, the device
-            // refuses the stream, so the call fails at once.
+            // On iWARP, this call connects a TCP stream. If a device has the address `to` and nobody listens there, the
+            // device refuses the stream, so the call fails at once.
             let is_host = matches!(self.route(to.ip().to_canonical()), Route::Device(_));
             if is_host && self.cm.listener(PortSpace::Tcp, to).is_none() {
                 self.cm_fail_connect(number, parameters);

@@ -10,7 +10,7 @@
 //! iWARP, rdma_cm also moves the pairs.
 #![forbid(unsafe_code)]
 
-// | module | what |
+// | module | what it holds |
 // |---|---|
 // | `address` | addresses and ports |
 // | `calls` | the calls of a program |
@@ -22,7 +22,7 @@ mod attributes;
 mod calls;
 mod wire;
 
-// Not under Miri: these tests take long there, and this module has no `unsafe` code for Miri to check.
+// These tests do not run under Miri: they take long there, and this module has no `unsafe` code for Miri to check.
 #[cfg(all(test, not(miri)))]
 mod tests;
 

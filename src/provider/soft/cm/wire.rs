@@ -173,7 +173,8 @@ impl State {
         let to = to.or_else(|| self.cm.ids.iter().find(|(_, id)| id.peer == Some(from)).map(|(&number, _)| number));
         let Some(to) = to else { return };
         let Ok(id) = self.cm.id(to) else {
-            // The program has destroyed the identifier. Its host still answers a disconnect, and drops other messages.
+            // The program has destroyed the identifier `to`. The program's host still answers a disconnect for it, and
+            // drops other messages.
             if matches!(what, What::Disconnect) {
                 let what = What::DisconnectReply;
                 self.cm.work.push_back(Work::Carry(Message { from: to, device, to: Some(from), what }));
@@ -215,7 +216,7 @@ impl State {
         if !self.reaches(device) || self.faults.loses_cm_request() {
             return;
         }
-        // This client's request has arrived before: drop the retransmission.
+        // If a request of this client has arrived before, this request is a retransmission: drop it.
         if self.cm.ids.values().any(|id| id.peer == Some(client)) {
             return;
         }
@@ -288,7 +289,7 @@ impl State {
         let gid = self.gid_of(device);
         let Ok(id) = self.cm.id_mut(number) else { return };
         if id.phase == Phase::Connected && !is_iwarp {
-            // A retransmission: the peer has not received this side's last message, so send that message again.
+            // The reply is a retransmission: the peer has not received this side's `Ready`, so send `Ready` again.
             self.cm.post(number, What::Ready);
             return;
         }

@@ -35,7 +35,7 @@ fn a_verb_that_fails_does_nothing() {
     assert_eq!(link.a.enter(ERR), Err(libc::ENOMEM));
     assert_eq!(link.a.state(), RTS);
     assert!(link.works());
-    // The refused deregistration did not end the region: its key still works.
+    // The deregistration that failed did not end the region: the key of the region still works.
     link.right.receive(link.b, 1, &[link.right.memory(1, LOCAL).sge(0, 8)]);
     assert_eq!(link.status(Request::send(2, &[region.sge(0, 8)])), SUCCESS);
 }
