@@ -45,15 +45,16 @@ fn all_in_session<B: Brand, X, M: Postable<B>, K>(
     let mut pending = PendingPosts::new(queue, &[]);
     let mut items = Items::new(items);
     // One session is enough for 1 to `STAGED` items that fit in one row of the ledger. Otherwise the items go through a
-    // batch. (The items may fill the queue: the last request is signalled, so it may take the last free slot.)
+    // batch. (The items are allowed to take all free slots of the queue: the last free slot must go to a signalled
+    // request, and the last request below is signalled.)
     if count.wrapping_sub(1) >= STAGED.min(pending.room_in_row() as usize) {
         return go_on(pending, items, make, None);
     }
     let bounds = pending.bounds();
     let mut session = pending.session_writer(sessions);
-    // There are two loops for the sake of branch prediction. The branch history of the processor, which also holds the
-    // branches of the provider, is long enough to predict the end of a loop over half a stage, but not over a whole
-    // stage.
+    // Each call of `add_some` is a loop. Two short loops instead of one help branch prediction: the branch history of
+    // the processor, which also holds the branches of the provider, is long enough to predict the end of a loop over
+    // half a stage, but not over a whole stage.
     let mut other = session.add_some((count - 1).min(STAGED / 2), &mut items, &mut make);
     if other.is_none() {
         let rest = items.left() - 1;
@@ -62,8 +63,8 @@ fn all_in_session<B: Brand, X, M: Postable<B>, K>(
     if other.is_none()
         && let Some(last) = items.next()
     {
-        // The flags of a request in a session cannot be changed any more. So the last request becomes a signalled one
-        // before it is added.
+        // The flags of a request cannot be changed after it was added to a session. So the last request becomes a
+        // signalled one before it is added.
         match make(last).signalled().plain(bounds) {
             Ok(last) => other = session.add(last, false).err().map(|last| last.into_request()),
             Err(last) => other = Some(last),

@@ -136,11 +136,11 @@ fn limit(within: u64) -> &'static str {
     const MESSAGE: u64 = MAX_MESSAGE_BYTES as u64;
     match within {
         MESSAGE.. => "a message",
-        // The path MTUs.
+        // The MTU of a port is a power of two from 256 to 4096.
         256..=4096 if within.is_power_of_two() => {
             "the peer's memory, the buffer of the read, the MTU of the datagram's port or `Limits::inline_bytes`"
         }
-        // The pair keeps its inline limit as a `u16`.
+        // A pair keeps its `Limits::inline_bytes` as a `u16`, so a greater `within` is not that limit.
         0..=0xffff => "the peer's memory, the buffer of the read or `Limits::inline_bytes`",
         _ => "the peer's memory or the buffer of the read",
     }

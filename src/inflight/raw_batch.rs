@@ -105,7 +105,8 @@ pub(super) fn run<'env, B, R>(
     let result = f(&mut batch);
     batch.ring();
     if batch.fault.is_none() {
-        // A drop would do nothing: no request is pending, and no session is open. `forget` saves these checks.
+        // A drop would do nothing: no request is pending, and no session is open. `forget` saves the checks of the
+        // drop.
         mem::forget(batch);
         return Ok(result);
     }
@@ -246,8 +247,8 @@ impl<'env, B> RawBatch<'_, 'env, B> {
             other = match sessions {
                 None => self.pending.stage_row(&mut items, &mut make),
                 Some(sessions) => {
-                    // The flags of a request in a session cannot be changed any more. So the last item is added
-                    // separately, as a signalled request.
+                    // The flags of a request cannot be changed after it was added to a session. So the last item is
+                    // added separately, as a signalled request.
                     let count = (self.pending.plain_room() as usize).min(items.left() - 1);
                     if count == 0 {
                         None

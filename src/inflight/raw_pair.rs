@@ -312,8 +312,8 @@ mod tests {
                 let (posters, terms) = to_post(domain);
                 pair.queues(posters, &terms).unwrap()
             });
-            // `destroy` fails if one of the queues belongs to another pair. It ends no queue: below, all four have
-            // room.
+            // `destroy` fails if one of the queues belongs to another pair. Then `destroy` ends no queue: all four
+            // queues still have room below.
             for error in [
                 one.destroy(Some((&mut other_send, &mut other_receive))).unwrap_err(),
                 one.destroy(Some((&mut send, &mut other_receive))).unwrap_err(),
@@ -352,7 +352,8 @@ mod tests {
             assert_eq!(pair.destroy(None).unwrap_err().errno(), libc::EBUSY);
             pair.destroy(Some((&mut send, &mut receive))).unwrap();
             assert_eq!((send.room(), receive.room()), (0, 0));
-            // `destroy` has ended the send queue. The queue stays ended even after `renew`, as in a reset of a pair.
+            // `destroy` has ended the send queue. The queue stays ended even after `renew`, which a reset of a pair
+            // calls.
             let ([poster, _], terms) = to_post(domain);
             terms.status.renew();
             send.renew(poster, terms.status);

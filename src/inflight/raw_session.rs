@@ -142,14 +142,15 @@ impl Session {
             }
         }
         match data {
-            // The value was an argument of `ibv_wr_atomic_write`.
+            // An atomic write needs no elements: its value was an argument of `ibv_wr_atomic_write`.
             _ if is_value => {}
             _ if length == 0 => self.add_nothing(),
             Data::Registered(part) => {
                 // SAFETY: the descriptor is alive, since the ledger owns it (caller).
                 let part = unsafe { part.as_ref() };
-                // `message` is the number of filled bytes, and equals the `length` of the call. A send or a write
-                // covers the filled bytes. For a read or an atomic, `Data::of` has just set the number to `length`.
+                // `message` is the number of filled bytes, and equals the `length` of the `Call`. For a send or a
+                // write, `length` is the number of filled bytes. For a read or an atomic, `Data::of` has set that
+                // number to `length`.
                 let length = part.message();
                 // SAFETY: the pair has this function (0).
                 unsafe { verbs::ibv_wr_set_sge(qp, part.lkey(), part.device_addr(), length) };

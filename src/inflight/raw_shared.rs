@@ -89,8 +89,8 @@ impl SharedPoster {
     /// The error of a post that failed. `is_named`: `bad_wr` points to the request.
     #[cold]
     fn refused<B>(&mut self, is_named: bool, id: WorkId, source: VerbError) -> PostError<Buffer<B>> {
-        // It is certain that the request was not queued only if `bad_wr` names it and the provider has
-        // `refusal_is_sure`.
+        // The request was certainly not queued if `bad_wr` names it and the provider has `refusal_is_sure`. Otherwise
+        // the device perhaps has the request.
         match if is_named && self.core.domain.context.promises().refusal_is_sure {
             self.poster.slab.take(id).and_then(Entry::into_buffer)
         } else {
@@ -169,14 +169,14 @@ impl SharedCore {
 impl Drop for SharedCore {
     fn drop(&mut self) {
         // The ledger has ended only if an earlier `destroy` succeeded. Then the device's queue is gone, and nothing is
-        // left to do. Receives that were in flight stay in the ledger, and each completion queue that may have their
+        // left to do. Receives that were in flight stay in the ledger, and each completion queue that can have their
         // completions keeps the ledger alive.
         if self.ledger.has_ended() {
             return;
         }
         if let Err((error, _)) = self.destroy(None) {
             note_leak("a shared receive queue", error);
-            // The device may still use the receives in flight. So neither their memory nor the domain is freed.
+            // Perhaps the device still uses the receives in flight. So neither their memory nor the domain is freed.
             mem::forget(SharedLedger::clone(&self.ledger));
             mem::forget(Arc::clone(&self.domain));
         }

@@ -179,8 +179,9 @@ impl Action {
         if B::CHECKED && !memory.is_of(domain, KEY) {
             return None;
         }
-        // iWARP has no immediates, so this request is not plain, and `length` refuses it. (The opcode is a compile-time
-        // constant where the request is made, so this test costs nothing for a request without an immediate.)
+        // On iWARP, which has no immediates, a request with an immediate is not plain: `length` refuses it. (The opcode
+        // is a compile-time constant where the request is made, so this test costs nothing for a request without an
+        // immediate.)
         if self.has_immediate() && limits.is_iwarp() {
             return None;
         }
@@ -199,7 +200,8 @@ impl Action {
             }
             _ => return None,
         };
-        // The subtraction wraps around for a length of 0, so one compare checks both limits.
+        // The subtraction wraps around for a length of 0, so one compare checks that the length is at least 1 and at
+        // most `within`.
         (u64::from(length.wrapping_sub(1)) < within).then_some(length)
     }
 

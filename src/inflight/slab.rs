@@ -131,7 +131,8 @@ impl<T> Slab<T> {
 
 impl<T> Drop for Slab<T> {
     fn drop(&mut self) {
-        // The next queue with this number begins after all tickets of this queue, so that no id is used twice.
+        // The tickets of the next queue with this number begin after all tickets of this queue, so that no id is used
+        // twice.
         let first = self.number.next;
         let used = |slot: &Slot<T>| slot.cell.ticket().wrapping_sub(first) % COUNTS;
         let most = self.slots.iter().map(used).max().unwrap_or(0);
@@ -190,8 +191,8 @@ impl<T> SlabPoster<T> {
     #[inline]
     pub(crate) fn vacancy(&mut self) -> Option<Vacancy<'_, T>> {
         if self.free == NONE {
-            // Acquire: the pollers returned these slots after they had read the values. So the next writes come after
-            // those reads.
+            // Acquire: the pollers returned these slots after they had read the values. So the next writes of this
+            // poster to the slots come after those reads.
             self.free = self.slab.returned.0.swap(NONE, Ordering::Acquire);
         }
         let slot = self.slab.slots.get(self.free as usize)?;

@@ -155,8 +155,8 @@ impl<B> Buffer<B> {
     /// so that their number is unknown.
     pub fn view_slice<T: Viewable>(&self) -> Result<&[T], ViewError> {
         let error = || ViewError::of::<T>(self);
-        // Not `ref_from_bytes`: for a `T` of size 0 it is a compile error, which only a full build reports, not `cargo
-        // check`. Here such a `T` is an error at run time.
+        // `ref_from_bytes` is not used: for a `T` of size 0 that function is a compile error, which only a full build
+        // reports, not `cargo check`. `checked_div` makes such a `T` an error at run time.
         let count = self.len().checked_div(mem::size_of::<T>()).ok_or_else(error)?;
         <[T]>::ref_from_bytes_with_elems(self, count).map_err(|_| error())
     }

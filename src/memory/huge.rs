@@ -116,8 +116,8 @@ impl Pages {
         };
         let map = PrivateMapping::new(mapped, libc::MAP_HUGETLB | kind).map_err(refused)?;
         match map.populate() {
-            // Before Linux 5.14, `MADV_POPULATE_WRITE` fails with `EINVAL`. That does no harm: the map has reserved its
-            // huge pages.
+            // `EINVAL` is not an error here: Linux before 5.14 has no `MADV_POPULATE_WRITE`. `mmap(2)` has reserved the
+            // huge pages of the map already.
             Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(refused(error)),
             _ => Ok(Self { map, len: len_bytes }),
         }
@@ -133,8 +133,8 @@ impl Pages {
     /// The system does not map that many bytes. A lack of huge pages is not an error.
     #[doc(alias = "MADV_HUGEPAGE")]
     pub fn prefer_huge(len_bytes: usize) -> Result<Self, NoPages> {
-        // Memory that is shorter than a huge page gets none, so ordinary pages are enough. Miri supports neither the
-        // advice nor the unmapping of a part of a map.
+        // Memory that is shorter than a huge page gets no huge page, so ordinary pages are enough. Miri always uses
+        // ordinary pages: it supports neither `MADV_HUGEPAGE` nor the unmapping of a part of a map.
         if len_bytes < HugePageSize::TwoMebibytes.bytes() || cfg!(miri) {
             return Self::new(len_bytes);
         }

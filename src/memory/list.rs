@@ -187,7 +187,7 @@ impl<B> std::ops::DerefMut for BufferList<B> {
     fn deref_mut(&mut self) -> &mut [Buffer<B>] {
         let parts = &mut self.inner.parts;
         // SAFETY: `Buffer` is a transparent wrapper of `UniquePart`, so the slices have the same layout. The caller can
-        // swap other buffers in. Their brand is `B`, so this list may contain them.
+        // swap other buffers in. Their brand is `B`, so this list is allowed to contain them.
         unsafe { slice::from_raw_parts_mut(parts.as_mut_ptr().cast(), parts.len()) }
     }
 }

@@ -53,7 +53,7 @@ impl LockedMemoryLimit {
     /// how much is taken.
     pub fn would_fit(&self) -> Option<bool> {
         let (page_bytes, needed) = (page_bytes() as u64, self.needed_bytes as u64);
-        // Count one page more: the memory may begin in the middle of a page and end in the middle of another.
+        // Count one page more: the memory can begin in the middle of a page and end in the middle of another.
         let pinned = needed.checked_next_multiple_of(page_bytes)?.checked_add(page_bytes)?;
         Some(self.pinned_bytes?.checked_add(pinned)? <= self.limit_bytes)
     }

@@ -250,7 +250,8 @@ pub(crate) struct Part {
     raw: ObjectPtr<Descriptor>,
 }
 
-// An `ObjectPtr` is `Send` and `Sync`, whatever it points to. So assert that a descriptor is, too.
+// An `ObjectPtr` is `Send` and `Sync`, whatever it points to, and so is a `Part`. That is sound only if a descriptor is
+// `Send` and `Sync`, too.
 static_assertions::assert_impl_all!(Descriptor: Send, Sync);
 
 impl Part {
@@ -640,8 +641,9 @@ impl<A> UniqueRegion<A> {
 
     /// Ends the registration. See [`RegionInner::end`].
     pub(super) fn end(&mut self) -> Result<Option<ReleasedOwner>, VerbError> {
-        // `get_mut` never fails, since only parts and a `RegionRest` hold other references to the region. No part has a
-        // handle (0). And if this region was rebuilt from a part, the `RegionRest` was dropped then.
+        // `get_mut` never fails. Only parts and a `RegionRest` hold other references to the region. No part has a
+        // handle (0). If the region was split before, the `RegionRest` was dropped when this `UniqueRegion` was
+        // rebuilt.
         Arc::get_mut(&mut self.region).map_or(Err(VerbError::new("ibv_dereg_mr", libc::EBUSY)), RegionInner::end)
     }
 }
@@ -658,8 +660,8 @@ impl<A: Access> UniqueRegion<A> {
     where
         A: PeerCannotWrite,
     {
-        // SAFETY: the bytes are the region's, and initialised. Nobody writes them while they are borrowed: no peer may
-        // (1), and no request names them (0), so the device does not either.
+        // SAFETY: the bytes are the region's, and initialised. Nobody writes them while they are borrowed: the rights
+        // let no peer write (1), and no request names the bytes (0), so the device does not write them either.
         unsafe { slice::from_raw_parts(self.address().as_ptr(), self.len_bytes()) }
     }
 
@@ -668,8 +670,8 @@ impl<A: Access> UniqueRegion<A> {
     where
         A: Unexposed,
     {
-        // SAFETY: the bytes are the region's, and initialised. Nobody else reaches them while they are borrowed: no
-        // peer may (1), and no request names them (0), so the device does not either.
+        // SAFETY: the bytes are the region's, and initialised. Nobody else reaches them while they are borrowed: the
+        // rights let no peer in (1), and no request names the bytes (0), so the device does not access them either.
         unsafe { slice::from_raw_parts_mut(self.address().as_ptr(), self.len_bytes()) }
     }
 

@@ -104,7 +104,7 @@ impl Address {
     pub(super) fn expose(first: *mut u8) -> Self {
         first.expose_provenance();
         // Only memory that is not mapped in this process has a null pointer. Nobody accesses such memory by this
-        // pointer, so a dangling pointer takes its place.
+        // pointer, so a dangling pointer takes the place of null.
         Self(ObjectPtr(NonNull::new(first).unwrap_or(NonNull::dangling())))
     }
 
@@ -545,8 +545,9 @@ impl Drop for RegionInner {
                 }
             }
             Ok(None) => (),
-            // The device may still use the memory, so nothing is freed. The fields are dropped after this function:
-            // dropping a `Registration` keeps the memory registered, and dropping a `HeldOwner` leaks the owner.
+            // Perhaps the device still uses the memory, so nothing is freed. The fields are dropped after this
+            // function: dropping a `Registration` keeps the memory registered, and dropping a `HeldOwner` leaks the
+            // owner.
             Err(error) => self.registration.leak("a memory region", error),
         }
     }
@@ -597,7 +598,8 @@ impl<'env, H> Lending<'env, H> {
             // until no request and no peer can access it any more (caller).
             unsafe { RegionInner::new(domain, span) }?
         };
-        // The region then only knows its address and keys, so that requests can name them.
+        // `take` moves the registration into the `Loan`. The region keeps its address and its keys, so that requests
+        // can name them.
         Ok((Loan { registration: region.registration.take(), is_exposed }, handle(region)))
     }
 }

@@ -245,7 +245,7 @@ impl<D> Shelf<D> {
     /// Takes an item for the holder of the ticket. If no item is there, leaves the waker, and makes a ticket if the
     /// caller has none yet.
     pub(super) fn wait(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> Option<Taken<D>> {
-        // Cloning and dropping a waker run code of the program, which may call the shelf again: both happen outside of
+        // Cloning and dropping a waker run code of the program, which can call the shelf again: both happen outside of
         // the lock.
         let mut waker = waker.clone();
         let mut desk = lock(&self.desk);

@@ -154,8 +154,8 @@ impl Handle {
             destroy_answered(&mut departing, &library);
         }
         drop(departing);
-        // If the acknowledgement has failed, the last line drops `seen`. If `seen` holds a new identifier, the drop of
-        // that identifier locks `LIBRARY` again. So unlock it first.
+        // If the acknowledgement has failed, the last line drops `seen`, which can hold a new identifier. The drop of
+        // an identifier locks `LIBRARY`. So unlock `LIBRARY` first.
         drop(library);
         acknowledged.map(|()| Some(seen))
     }
@@ -629,7 +629,7 @@ impl RawId for Id {
     }
 
     fn resolve_route(&mut self, timeout: Duration) -> Result<(), VerbError> {
-        // Linux refuses a timeout of 0 for a route, although it accepts one for an address. So pass at least 1.
+        // Linux refuses a timeout of 0 for a route, although it accepts 0 for an address. So pass at least 1.
         self.raw.bound("rdma_resolve_route")?.resolve_route(millis(timeout).max(1))
     }
 

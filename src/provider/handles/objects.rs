@@ -16,7 +16,7 @@ macro_rules! safe_verbs {
         $(#[$doc])*
         pub(crate) fn $method(&self, $($argument: $type),*) -> Result<$result, VerbError> {
             let object = self.alive(concat!("ibv_", stringify!($verb)))?;
-            // SAFETY: the object is alive, and of this provider (0). To end the object takes `&mut` of its handle, so
+            // SAFETY: the object is alive, and of this provider (0). Ending the object needs `&mut` of its handle, so
             // nobody ends it during this call.
             unsafe { self.provider().$verb(object, $($argument),*) }
         }
