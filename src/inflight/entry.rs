@@ -1,16 +1,63 @@
-//! The entries of a ledger. Each holds the memory and the operation of one request.
+//! How the memory of a request becomes an entry of the ledger, and how it comes back. An entry holds the memory and the
+//! operation of one request.
 #![allow(unsafe_code, reason = "a tagged pointer to a descriptor")]
 
 use super::operation::Operation;
+use super::peers::To;
 use super::posted_memory::PostedMemory;
 use super::work_id::QueueKind;
+use crate::domain::DomainId;
 use crate::memory::{
     Buffer, BufferList, Descriptor, ListInner, Part, SharedBuffer, SharedPart, UniquePart, UnsettledWindow, WindowInner,
 };
 use crate::provider::handles::ObjectPtr;
+use crate::seal::Key;
+use sealed::Postable;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::num::NonZeroUsize;
 use std::{fmt, mem, ptr::NonNull};
+
+pub(super) mod sealed {
+    use super::{Descriptor, DomainId, Entry, Key, ListInner, Operation, To};
+
+    /// Memory that a request can have. It can be split into what the device reads and what the ledger keeps.
+    #[allow(unnameable_types, reason = "seals `SendMemory`")]
+    pub trait Postable<B>: Sized {
+        /// The part of the handle that the ledger's entry does not keep.
+        type Rest;
+        /// How many bytes are filled.
+        fn filled(&self, key: Key) -> usize;
+        /// The number of filled bytes of one buffer or of inline bytes, if it is not 0 and fits in one message;
+        /// otherwise 0.
+        fn message(&self, _: Key) -> u32 {
+            0
+        }
+        /// The descriptor of one buffer; `None` for a list and for inline bytes.
+        fn part(&self, key: Key) -> Option<&Descriptor>;
+        /// The list; `None` if the memory is not a list.
+        fn list(&mut self, _: Key) -> Option<&mut ListInner> {
+            None
+        }
+        /// The number of scatter/gather elements (0 for inline bytes), and the number of bytes that fit in them.
+        fn extent(&self, key: Key) -> (usize, usize) {
+            self.part(key).map_or((0, 0), |part| (1, part.capacity()))
+        }
+        /// The inline bytes; empty for registered memory.
+        fn bytes(&self, _: Key) -> &[u8] {
+            &[]
+        }
+        /// Whether the memory and the recipient belong to `domain`. Called only for brands that are checked at run
+        /// time.
+        fn is_of(&self, domain: DomainId, key: Key) -> bool;
+        /// The recipient of a datagram.
+        fn recipient(&self, _: Key) -> Option<To<'_>> {
+            None
+        }
+        fn into_entry(self, operation: Operation, key: Key) -> (Entry, Self::Rest);
+        /// Rebuilds the handle from its `entry` and `rest`.
+        fn from_entry(entry: Entry, rest: Self::Rest, key: Key) -> Option<Self>;
+    }
+}
 
 /// A request in the ledger: its memory and its operation, in one word.
 #[allow(unnameable_types, reason = "in a sealed trait")]
@@ -313,5 +360,85 @@ fn drop_list_or_window(entry: Entry) {
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Entry").field("part", &self.part()).finish_non_exhaustive()
+    }
+}
+
+impl<B> Postable<B> for Buffer<B> {
+    type Rest = ();
+    #[inline(always)]
+    fn filled(&self, _: Key) -> usize {
+        self.part().filled()
+    }
+    #[inline(always)]
+    fn message(&self, _: Key) -> u32 {
+        self.part().message()
+    }
+    #[inline(always)]
+    fn is_of(&self, domain: DomainId, _: Key) -> bool {
+        self.part().is_of(domain)
+    }
+    #[inline(always)]
+    fn part(&self, _: Key) -> Option<&Descriptor> {
+        Some(self.part())
+    }
+    #[inline(always)]
+    fn into_entry(self, operation: Operation, _: Key) -> (Entry, ()) {
+        (Entry::unique(operation, self), ())
+    }
+    fn from_entry(entry: Entry, (): (), _: Key) -> Option<Self> {
+        entry.into_buffer()
+    }
+}
+
+impl<B> Postable<B> for SharedBuffer<B> {
+    type Rest = ();
+    #[inline(always)]
+    fn filled(&self, _: Key) -> usize {
+        self.part().filled()
+    }
+    #[inline(always)]
+    fn message(&self, _: Key) -> u32 {
+        self.part().message()
+    }
+    #[inline(always)]
+    fn is_of(&self, domain: DomainId, _: Key) -> bool {
+        self.part().is_of(domain)
+    }
+    #[inline(always)]
+    fn part(&self, _: Key) -> Option<&Descriptor> {
+        Some(self.part())
+    }
+    #[inline(always)]
+    fn into_entry(self, operation: Operation, _: Key) -> (Entry, ()) {
+        (Entry::shared(operation, self), ())
+    }
+    fn from_entry(entry: Entry, (): (), _: Key) -> Option<Self> {
+        entry.into_memory().into_shared()
+    }
+}
+
+impl<B> Postable<B> for BufferList<B> {
+    type Rest = ();
+    fn filled(&self, _: Key) -> usize {
+        self.inner().filled()
+    }
+    /// Compares each buffer on every post, because a program can replace the buffers of a list in place.
+    fn is_of(&self, domain: DomainId, _: Key) -> bool {
+        self.inner().is_of(domain)
+    }
+    fn part(&self, _: Key) -> Option<&Descriptor> {
+        None
+    }
+    fn list(&mut self, _: Key) -> Option<&mut ListInner> {
+        Some(self.inner_mut())
+    }
+    fn extent(&self, _: Key) -> (usize, usize) {
+        (self.inner().len().max(1), self.inner().capacity())
+    }
+    fn into_entry(self, operation: Operation, _: Key) -> (Entry, ()) {
+        (Entry::list(operation, self), ())
+    }
+    fn from_entry(entry: Entry, (): (), _: Key) -> Option<Self> {
+        entry.into_list()
     }
 }

@@ -1,4 +1,4 @@
-//! Address handles, and the list of handles that datagrams in flight use.
+//! Address handles, the recipients of datagrams, and the list of handles that datagrams in flight use.
 #![forbid(unsafe_code)]
 
 use super::work_id::WorkId;
@@ -6,6 +6,7 @@ use crate::domain::{DomainId, DomainInner};
 use crate::provider::handles;
 use crate::sync::lock;
 use crate::sys;
+use crate::types::{Qkey, Qpn};
 use crate::verb_error::{VerbError, note_leak};
 use std::mem;
 use std::sync::{Arc, Mutex, Weak};
@@ -38,6 +39,15 @@ impl Drop for AhInner {
             note_leak("an address handle", error);
         }
     }
+}
+
+/// The recipient of a datagram, without its brand.
+#[derive(Clone, Copy)]
+#[allow(unnameable_types, missing_debug_implementations, reason = "in a sealed trait")]
+pub struct To<'r> {
+    pub(crate) handle: &'r Arc<AhInner>,
+    pub(crate) queue_pair: Qpn,
+    pub(crate) qkey: Qkey,
 }
 
 /// Address handles, by the index of the request that uses them. The length is a power of two.

@@ -9,9 +9,10 @@
 #![allow(unsafe_code, reason = "writes to the ledger before it publishes, and posts what it wrote")]
 
 use super::cell::Items;
+use super::entry::sealed::Postable;
 use super::ledger::{CellRow, between};
 use super::raw_session::{Call, Session, Sessions};
-use super::request::{Accepted, Postable, WorkRequest};
+use super::request::{Accepted, WorkRequest};
 use super::stage::{Chain, STAGED, Slot, Slots};
 use super::work_queue::{PostFailure, SendQueue, Unqueued};
 use super::{Entry, WorkId};

@@ -1,10 +1,11 @@
 //! Posting all items of a vector: in a batch of their own, or in one session if all of them fit into it.
 
 use super::cell::Items;
+use super::entry::sealed::Postable;
 use super::pending_posts::PendingPosts;
 use super::raw_batch::{Fault, batch_in_place, run};
 use super::raw_session::Sessions;
-use super::request::{Postable, WorkRequest};
+use super::request::WorkRequest;
 use super::stage::STAGED;
 use super::work_queue::SendQueue;
 use super::{BatchError, PostAllError, PostError, unlikely};

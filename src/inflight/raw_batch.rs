@@ -5,9 +5,10 @@
 //! fails.
 
 use super::cell::Items;
+use super::entry::sealed::Postable;
 use super::ledger::between;
 use super::pending_posts::PendingPosts;
-use super::request::{Postable, WorkRequest};
+use super::request::WorkRequest;
 use super::stage::with_stage;
 use super::work_queue::{PostFailure, SendQueue};
 use super::{BatchError, PostError, PostedMemory, WorkId, unlikely};

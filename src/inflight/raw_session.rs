@@ -11,7 +11,8 @@
 //! then fails.
 #![allow(unsafe_code, reason = "calls the functions of `ibv_wr_*`")]
 
-use super::request::{Accepted, Action, Postable, SIGNALED};
+use super::entry::sealed::Postable;
+use super::request::{Accepted, Action, SIGNALED};
 use super::{Entry, Operation, Posting, WorkId};
 use crate::memory::Descriptor;
 use crate::seal::KEY;

@@ -1,67 +1,15 @@
 //! Work requests in the form that the layers pass on: the action, its memory, and the checks before a post.
 
+use super::entry::sealed::Postable;
+use super::peers::To;
 use super::post_error::RequestFlaw;
-use super::{AhInner, Entry, Operation, Posting};
+use super::{Operation, Posting};
 use crate::device::iwarp::NotOnIwarp;
 use crate::domain::{Brand, DomainId};
-use crate::memory::{Descriptor, ListInner, MAX_MESSAGE_BYTES, RemoteRegion};
-use crate::seal::{KEY, Key};
+use crate::memory::{Descriptor, MAX_MESSAGE_BYTES, RemoteRegion};
+use crate::seal::KEY;
 use crate::sys::{ibv_send_flags, ibv_wr_opcode};
-use crate::types::{Qkey, Qpn};
-use std::{fmt, hint, marker::PhantomData, sync::Arc};
-
-pub(crate) use sealed::Postable;
-
-mod sealed {
-    use super::{Descriptor, DomainId, Entry, Key, ListInner, Operation, To};
-
-    /// Memory that a request can have. It can be split into what the device reads and what the ledger keeps.
-    #[allow(unnameable_types, reason = "seals `SendMemory`")]
-    pub trait Postable<B>: Sized {
-        /// The part of the handle that the ledger's entry does not keep.
-        type Rest;
-        /// How many bytes are filled.
-        fn filled(&self, key: Key) -> usize;
-        /// The number of filled bytes of one buffer or of inline bytes, if it is not 0 and fits in one message;
-        /// otherwise 0.
-        fn message(&self, _: Key) -> u32 {
-            0
-        }
-        /// The descriptor of one buffer; `None` for a list and for inline bytes.
-        fn part(&self, key: Key) -> Option<&Descriptor>;
-        /// The list; `None` if the memory is not a list.
-        fn list(&mut self, _: Key) -> Option<&mut ListInner> {
-            None
-        }
-        /// The number of scatter/gather elements (0 for inline bytes), and the number of bytes that fit in them.
-        fn extent(&self, key: Key) -> (usize, usize) {
-            self.part(key).map_or((0, 0), |part| (1, part.capacity()))
-        }
-        /// The inline bytes; empty for registered memory.
-        fn bytes(&self, _: Key) -> &[u8] {
-            &[]
-        }
-        /// Whether the memory and the recipient belong to `domain`. Called only for brands that are checked at run
-        /// time.
-        fn is_of(&self, domain: DomainId, key: Key) -> bool;
-        /// The recipient of a datagram.
-        fn recipient(&self, _: Key) -> Option<To<'_>> {
-            None
-        }
-        fn into_entry(self, operation: Operation, key: Key) -> (Entry, Self::Rest);
-        /// Rebuilds the handle from its `entry` and `rest`.
-        fn from_entry(entry: Entry, rest: Self::Rest, key: Key) -> Option<Self>;
-    }
-}
-
-/// The recipient of a datagram, without its brand.
-#[derive(Clone, Copy)]
-#[allow(unnameable_types, missing_debug_implementations, reason = "in a sealed trait")]
-pub struct To<'r> {
-    pub(crate) handle: &'r Arc<AhInner>,
-    pub(crate) queue_pair: Qpn,
-    pub(crate) qkey: Qkey,
-}
+use std::{fmt, hint, marker::PhantomData};
 
 /// A request of kind `K` with its memory `M`, to be [posted](crate::QueuePair::post).
 ///

@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::cell::with_local;
-use super::request::{Accepted, Postable};
+use super::entry::sealed::Postable;
+use super::request::Accepted;
 use super::work_queue::{Staged, Taken, undo_fill};
 use super::{Entry, WorkId};
 use std::cell::Cell;

@@ -4,7 +4,7 @@
 //! invalidation or an unbinding comes after the device's last access through the window. This is assumed only for the
 //! window types that `Windows` names.
 
-use super::request::Postable;
+use super::entry::sealed::Postable;
 use super::work_queue::{SendQueue, Staged};
 use super::{Entry, Operation, PostError, RequestFlaw, WorkId};
 use crate::domain::{Brand, DomainId};

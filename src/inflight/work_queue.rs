@@ -7,8 +7,9 @@ mod post;
 
 use super::ledger::Poster;
 use super::pair_status::ENDED;
+use super::peers::To;
 use super::peers::{Parked, Peers};
-use super::request::{Bounds, PostLimits, To};
+use super::request::{Bounds, PostLimits};
 use super::{Entry, PairStatus, PostError, Posting, WorkId, is_broken};
 use crate::domain::DomainId;
 use crate::provider::handles::{ObjectPtr, PostEnd, PostRight};

@@ -4,7 +4,7 @@ use crate::domain::DomainId;
 pub use crate::inflight::WorkRequest;
 use crate::inflight::{Action, Entry, Operation, Postable};
 use crate::memory::{
-    Buffer, BufferList, Descriptor, ListInner, PeerMayAtomic, PeerMayRead, PeerMayWrite, RemoteRegion, SharedBuffer,
+    Buffer, BufferList, Descriptor, PeerMayAtomic, PeerMayRead, PeerMayWrite, RemoteRegion, SharedBuffer,
 };
 use crate::seal::{KEY, Key};
 use crate::sys::{ibv_send_flags, ibv_wr_opcode};
@@ -108,32 +108,6 @@ impl<B> sealed::IntoMemory for Buffer<B> {
         self
     }
 }
-impl<B> Postable<B> for Buffer<B> {
-    type Rest = ();
-    #[inline(always)]
-    fn filled(&self, _: Key) -> usize {
-        self.part().filled()
-    }
-    #[inline(always)]
-    fn message(&self, _: Key) -> u32 {
-        self.part().message()
-    }
-    #[inline(always)]
-    fn is_of(&self, domain: DomainId, _: Key) -> bool {
-        self.part().is_of(domain)
-    }
-    #[inline(always)]
-    fn part(&self, _: Key) -> Option<&Descriptor> {
-        Some(self.part())
-    }
-    #[inline(always)]
-    fn into_entry(self, operation: Operation, _: Key) -> (Entry, ()) {
-        (Entry::unique(operation, self), ())
-    }
-    fn from_entry(entry: Entry, (): (), _: Key) -> Option<Self> {
-        entry.into_buffer()
-    }
-}
 
 impl<B> SendMemory<B> for SharedBuffer<B> {}
 impl<B> sealed::Unaddressed for SharedBuffer<B> {}
@@ -144,32 +118,6 @@ impl<B> sealed::IntoMemory for SharedBuffer<B> {
         self
     }
 }
-impl<B> Postable<B> for SharedBuffer<B> {
-    type Rest = ();
-    #[inline(always)]
-    fn filled(&self, _: Key) -> usize {
-        self.part().filled()
-    }
-    #[inline(always)]
-    fn message(&self, _: Key) -> u32 {
-        self.part().message()
-    }
-    #[inline(always)]
-    fn is_of(&self, domain: DomainId, _: Key) -> bool {
-        self.part().is_of(domain)
-    }
-    #[inline(always)]
-    fn part(&self, _: Key) -> Option<&Descriptor> {
-        Some(self.part())
-    }
-    #[inline(always)]
-    fn into_entry(self, operation: Operation, _: Key) -> (Entry, ()) {
-        (Entry::shared(operation, self), ())
-    }
-    fn from_entry(entry: Entry, (): (), _: Key) -> Option<Self> {
-        entry.into_memory().into_shared()
-    }
-}
 
 impl<B> SendMemory<B> for BufferList<B> {}
 impl<B> sealed::Unaddressed for BufferList<B> {}
@@ -178,31 +126,6 @@ impl<B> sealed::IntoMemory for BufferList<B> {
     #[inline(always)]
     fn into_memory(self, _: Key) -> Self {
         self
-    }
-}
-impl<B> Postable<B> for BufferList<B> {
-    type Rest = ();
-    fn filled(&self, _: Key) -> usize {
-        self.inner().filled()
-    }
-    /// Compares each buffer on every post, because a program can replace the buffers of a list in place.
-    fn is_of(&self, domain: DomainId, _: Key) -> bool {
-        self.inner().is_of(domain)
-    }
-    fn part(&self, _: Key) -> Option<&Descriptor> {
-        None
-    }
-    fn list(&mut self, _: Key) -> Option<&mut ListInner> {
-        Some(self.inner_mut())
-    }
-    fn extent(&self, _: Key) -> (usize, usize) {
-        (self.inner().len().max(1), self.inner().capacity())
-    }
-    fn into_entry(self, operation: Operation, _: Key) -> (Entry, ()) {
-        (Entry::list(operation, self), ())
-    }
-    fn from_entry(entry: Entry, (): (), _: Key) -> Option<Self> {
-        entry.into_list()
     }
 }
 

@@ -17,9 +17,10 @@
 
 use super::{ReceiveQueue, SendQueue, WorkQueue};
 use crate::domain::Brand;
+use crate::inflight::entry::sealed::Postable;
 use crate::inflight::pair_status::ENDED;
 use crate::inflight::raw_session::{Call, Sessions};
-use crate::inflight::request::{Accepted, Action, Postable, SIGNALED, WorkRequest};
+use crate::inflight::request::{Accepted, Action, SIGNALED, WorkRequest};
 use crate::inflight::slab::Vacancy;
 use crate::inflight::{Entry, Operation, PostError, QueueKind, RequestFlaw, WorkId, unlikely};
 use crate::memory::{Buffer, ListInner};
