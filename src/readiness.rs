@@ -45,8 +45,8 @@ impl Readiness {
     /// no longer watched.
     pub(crate) fn over(fds: &[BorrowedFd<'_>]) -> Result<Self, VerbError> {
         let epoll = os::epoll().map_err(|error| failed("epoll_create1", &error))?;
-        // Miri cannot watch descriptors, so nothing is added. `until_readable` does not wait for them under Miri
-        // either.
+        // Miri cannot watch descriptors, so no descriptor is added to `epoll`. Under Miri, `until_readable` does not
+        // wait for descriptors either.
         for &fd in fds.iter().filter(|_| !cfg!(miri)) {
             os::epoll_add(epoll.as_fd(), fd).map_err(|error| failed("epoll_ctl", &error))?;
         }

@@ -345,7 +345,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
             if strays {
                 break Some(DrainFailure::OtherQueue);
             }
-            // Each round begins with another poller, so that one with many completions cannot keep the others from
+            // Each round begins with another poller, so that a poller with many completions cannot keep the others from
             // being polled.
             pollers.rotate_left(1);
             let idle = match pollers.iter_mut().find_map(|poller| poller.poll().transpose()).transpose() {

@@ -39,7 +39,7 @@ impl Departing for DepartingPair {
     fn slots(&self) -> [Option<usize>; 2] {
         let Places { send, receive } = &self.places;
         // `Teardown::Polled` requires that the sends complete before the destroy. On other providers the poller must
-        // not wait for them: the last sends of a pair may be unsignalled, and these never complete.
+        // not wait for them: perhaps the last sends of a pair are unsignalled, and these never complete.
         let waits_for_sends = self.sends_on.is_none() && self.domain.context.promises().teardown == Teardown::Polled;
         [waits_for_sends.then(|| send.slot()), Some(receive.slot())]
     }

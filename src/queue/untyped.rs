@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A queue pair without its types: a few words that each transition moves.
 pub(crate) struct UntypedPair {
-    // Rust drops these fields in order. `send` and `receive` hold the rights to post, so they are dropped before the
-    // core. The drop of the core destroys the pair, and this works only when no right to post is left.
+    // Rust drops these fields in this order. `send` and `receive` hold the rights to post, so they are dropped before
+    // the core. The drop of the core destroys the pair, and this works only when no right to post is left.
     pub(crate) send: SendQueue,
     pub(crate) receive: ReceiveQueue,
     /// # Invariants

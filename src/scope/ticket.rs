@@ -102,8 +102,8 @@ fn result<'scope, B, M: LentMemory<'scope, B>>(
 
 impl<B, M> Drop for Ticket<'_, B, M> {
     fn drop(&mut self) {
-        // Only code of the program drops tickets, and the slots are not borrowed while such code runs. So this borrow
-        // succeeds.
+        // Only code of the program drops tickets, and no such code runs while the library has borrowed the slots. So
+        // `try_borrow_mut` succeeds.
         if let Ok(mut slots) = self.slots.try_borrow_mut() {
             slots.abandon(self.slot);
         }

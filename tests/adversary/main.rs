@@ -32,7 +32,8 @@ const LIMITS: Limits =
 /// Longer than a device takes to answer. Miri is slow.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(miri) { 60 } else { 3 });
 
-// Soft iWARP is not in the list, because these tests connect by records, and iWARP pairs do not.
+// `Profile::Siw` is not in the list: these tests connect each pair with the `Endpoint` of its peer, but only rdma_cm
+// connects the pairs of iWARP devices.
 const NAMED: [Profile; 8] = [
     Profile::Specification,
     Profile::Rxe,
@@ -47,7 +48,7 @@ const NAMED: [Profile; 8] = [
 /// All profiles, except the adversaries on which polls and destroys fail.
 fn profiles() -> Vec<Profile> {
     if cfg!(miri) {
-        // One of each kind, because Miri is slow.
+        // Miri is slow, so it gets only one profile of each kind.
         return vec![Profile::Mlx5, Profile::Efa, Profile::BnxtRe, Profile::Adversary(0), Profile::Adversary(3)];
     }
     let seeds = env::var("ADVERSARY_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(16);
@@ -175,7 +176,8 @@ fn messages_arrive_whole_and_buffers_come_back_once() {
                 }
                 match left.post(request) {
                     Ok(_) => posted += 1,
-                    // If the device may have the request, its buffer comes back after the pair is gone.
+                    // `into_request` returns `None` if the device perhaps has the request. Then the buffer comes back
+                    // later, from the poller.
                     Err(error) => posted += usize::from(error.into_request().is_none()),
                 }
             }
@@ -313,7 +315,8 @@ fn connections_that_come_and_go_use_up_no_shared_receives() {
         for _ in 0..if cfg!(miri) { 2 } else { 40 } {
             let spare = (8 - shared.in_flight()) as usize;
             for buffer in (0..spare).map(|_| domain.buffer(48).unwrap()) {
-                // If a refused post ends the queue on this device, there is nothing left to test.
+                // Where posts can fail, the shared queue perhaps takes no more posts after a failed one. So the test
+                // goes on with the next profile.
                 if let Err(error) = shared.post_receive(buffer) {
                     assert!(posts_fail(profile), "{profile:?}: {error}");
                     continue 'profiles;
@@ -364,11 +367,11 @@ fn a_pair_that_is_not_destroyed_keeps_what_it_has_in_flight() {
                 let _ = right.post_receive(domain.buffer(16).unwrap());
                 refuses(Verb::ModifyQp);
             }
-            // If the device lets a drop destroy a pair immediately, the pairs are destroyed by now. A fault before that
-            // would leak them, and leaked pairs would keep the completion queue alive. But this test is about the end
-            // of that queue.
+            // `DestroyQp` fails only from here on. On a device that lets a drop destroy a pair immediately, the pairs
+            // are destroyed by now. An earlier fault would have made those drops leak the pairs, and leaked pairs keep
+            // the completion queue alive. But this test is about the drop of that queue.
             refuses(Verb::DestroyQp);
-            // Poll for longer than a poller waits for shared receives that the device may have started to fill.
+            // Poll for longer than the time (`SHARED_GRACE`) that a poller gives the device to finish shared receives.
             let since = Instant::now();
             while since.elapsed() < Duration::from_millis(40) {
                 drop(poller.poll());
@@ -484,7 +487,8 @@ fn a_failure_that_comes_out_late_breaks_no_other_life() {
                 let look = poller.poll_retired(|retired| {
                     if let Some(drained) = pair.take_if(|pair| pair.receives_in_flight() == 0) {
                         next = Some(drained.into_reset().unwrap().into_init(&port).unwrap());
-                        // After the reset, a later poll returns a forgotten completion again.
+                        // The pair has been reset by now. If this completion is forgotten, `poll_retired` gives it to
+                        // this closure again.
                         if std::mem::take(&mut forgets) {
                             return std::mem::forget(retired);
                         }
@@ -493,7 +497,7 @@ fn a_failure_that_comes_out_late_breaks_no_other_life() {
                 });
                 look.unwrap();
             }
-            // This poll returns the forgotten completion.
+            // If a completion is left, it comes out here, before the check.
             drop(poller.poll().unwrap());
             if let Some(next) = &next {
                 assert_eq!((next.is_broken(), next.first_failure()), (false, None), "{profile:?}, round {round}");

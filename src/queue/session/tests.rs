@@ -314,7 +314,7 @@ fn an_item_that_does_not_go_is_refused_wherever_it_is() {
             assert_eq!(calls.iter().filter(|call| call.starts_with("send")).count(), at);
             assert_eq!(calls.last().map(String::as_str), Some("abort"));
             // The aborted session has posted none of its requests, and their buffers are freed. `buffers` still has the
-            // items after the one that panicked.
+            // items after the one at which the closure panicked.
             assert_eq!((buffers.len(), queue.outstanding(), queue.room()), (31 - at, 0, 32));
             batch::<_, ReliableConnection, _>(queue, |batch| batch.post_all(&mut buffers, WorkRequest::send).map(drop))
                 .unwrap()

@@ -10,7 +10,7 @@ fn nothing_moves_without_a_step() {
     link.left.send(link.a, Request::write(1, &[from.sge(0, 8)], &to, 0));
     assert!(link.left.poll().is_empty());
     assert_eq!(to.get(8), [0; 8]);
-    // The first step carries the request, the second brings the answer.
+    // The first step carries the request to the peer, and the second step brings the answer back.
     assert!(link.fabric.step());
     assert_eq!(to.get(8), [7; 8]);
     assert!(link.left.poll().is_empty());

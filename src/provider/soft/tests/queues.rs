@@ -271,7 +271,8 @@ fn the_device_describes_itself() {
     };
     let (ones, twos) = (gids(&one), gids(&two));
     assert_eq!(ones[0][..8], [0xfe, 0x80, 0, 0, 0, 0, 0, 0]);
-    // The address is 10.x.y.z. The bytes x and y differ between processes.
+    // The GID in row 1 is an IPv4-mapped address 10.x.y.z. The bytes x and y differ between processes, and z is the
+    // number of the device.
     assert_eq!(ones[1][..13], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10]);
     assert_eq!((ones[1][13..15].to_vec(), ones[1][15], twos[1][15]), (twos[1][13..15].to_vec(), 1, 2));
     assert!(ones.iter().all(|gid| !twos.contains(gid)));

@@ -32,7 +32,8 @@ fn zero_based_regions_count_from_their_beginning() {
     let counter = link.left.memory(1, LOCAL);
     assert_eq!(link.status(Request::add(2, &[counter.sge(0, 8)], &to, 0, 0).at(8, to.rkey())), SUCCESS);
     assert_eq!(counter.get(8), to.get(16)[8..]);
-    // A request that uses a key of the region must count from 0: the memory's own address is refused.
+    // Requests that use a key of this region must give an offset in the region: the address of the memory itself is
+    // refused.
     assert_eq!(link.status(Request::write(3, &[sge], &to, 0)), S::IBV_WC_REM_ACCESS_ERR);
 }
 

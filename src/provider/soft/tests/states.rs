@@ -246,7 +246,7 @@ fn reset_drops_what_is_posted_and_keeps_old_completions() {
     link.fabric.run();
     assert_eq!(link.left.completed(), [(2, SUCCESS)]);
     assert_eq!((link.a.query().dest_qp_num, link.a.query().qp_access_flags), (0, 0));
-    // A pair that went to Error works again after a reset, once both sides are connected again.
+    // A pair that went to Error works again after it has been reset and both sides have been connected again.
     link.b.enter(ERR).unwrap();
     link.b.enter(RESET).unwrap();
     link.a.connect(link.b);

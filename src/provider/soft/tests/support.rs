@@ -120,8 +120,8 @@ impl Node {
         let mut wr = receive_wr(id, &mut sges);
         let mut bad = ptr::null_mut();
         let post = self.ops().post_srq_recv.unwrap();
-        // SAFETY: the queue is alive. `wr` is a list of one request. The test lets the device use the memory that
-        // `sges` names until the node is dropped.
+        // SAFETY: the queue is alive. `wr` is a list of one request. Until the node is dropped, the test lets the
+        // device use the memory that `sges` names.
         let errno = unsafe { post(srq.as_ptr(), &mut wr, &mut bad) };
         assert_eq!(errno != 0, ptr::eq(bad, &wr));
         errno

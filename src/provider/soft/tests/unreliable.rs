@@ -100,7 +100,8 @@ fn what_was_posted_before_a_failure_was_known_is_flushed() {
     }
     assert!(link.fabric.step() && link.fabric.step());
     assert_eq!(link.a.state(), SQE);
-    // Requests 2 and 3 are not flushed yet. When sending starts again, they are flushed, not sent.
+    // Requests 2 and 3 are not flushed yet. When the pair enters Ready To Send again, the device flushes them instead
+    // of sending them.
     link.a.enter(RTS).unwrap();
     link.left.send(link.a, Request::send(4, &[]));
     link.fabric.run();

@@ -150,7 +150,7 @@ fn m2_m3_what_cannot_be_bound() {
     request.bind.as_mut().unwrap().rkey = rkey_of(link.right.window(TWO));
     link.right.send(link.b, request);
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_MW_BIND_ERR)]);
-    // When the bind is executed, the window is gone, and another window has the same index.
+    // The window is freed before the bind is executed, and another window gets the same index.
     let link = Link::manual();
     let (region, window) = (link.right.memory(1, LOCAL | BIND), link.right.window(TWO));
     link.right.send(link.b, Request::bind(1, window, bind_info(&region, 0, 8, READ)));
@@ -160,7 +160,7 @@ fn m2_m3_what_cannot_be_bound() {
     link.right.window(TWO);
     link.fabric.run();
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_MW_BIND_ERR)]);
-    // When the bind is executed, the region is gone, and another region has the same index.
+    // The region is deregistered before the bind is executed, and another region gets the same index.
     let link = Link::manual();
     let (region, window) = (link.right.memory(1, LOCAL | BIND), link.right.window(TWO));
     link.right.send(link.b, Request::bind(1, window, bind_info(&region, 0, 8, READ)));
@@ -254,7 +254,8 @@ fn m6_a_window_of_type_2_serves_one_pair() {
         let from = link.right.memory(1, 0);
         let request = Request::write(5, &[from.sge(0, 8)], &region, 0).at(region.addr(), rkey_of(window));
         link.right.send(other, request);
-        // A pair that is its own peer enters Error as the responder, so its request is flushed instead of answered.
+        // If the write is refused, the pair enters Error as the responder, because it is its own peer. So the write is
+        // flushed instead of answered.
         let expected = if served == SUCCESS { SUCCESS } else { FLUSHED };
         assert_eq!(link.right.completed(), [(5, expected)]);
     }
