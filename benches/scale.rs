@@ -188,7 +188,7 @@ fn memory<B: Brand>(context: &Context, domain: &ProtectionDomain<B>, port: &Port
     );
     for &count in counts {
         let ((shallow, device), (deep, _)) = (owned(count, 16), owned(count, 64));
-        // Each of the two work queues has 48 slots more.
+        // Each of the two work queues of a deep pair has 48 slots more than that of a shallow pair.
         let slot = (deep - shallow) / 96.0;
         // A slot is one word. A larger result includes ledger memory that the shallow pairs did not use.
         println!("{count:>7} {:>34.0} {slot:>22.1} {device:>22.0}", shallow - 32.0 * size_of::<u64>() as f64);

@@ -125,7 +125,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 plateau = plateau.max(long_bytes);
             } else {
                 assert!(long_bytes <= plateau + SLACK_BYTES, "the heap grew from {plateau} to {long_bytes} bytes");
-                // A few bytes may be left: the standard library keeps a little memory for threads.
+                // A few bytes can be left: the standard library keeps a little memory for threads.
                 assert!(race_bytes <= SLACK_BYTES, "bytes that nobody owns, after races");
             }
         }

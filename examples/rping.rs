@@ -86,7 +86,7 @@ impl Side {
     /// Returns the next message, and posts another receive for it.
     fn message(&mut self, connection: &mut Connection<Checked>) -> anyhow::Result<Option<Buffer<Checked>>> {
         while self.arrived.is_empty() {
-            // When an iWARP peer has disconnected, a request may fail before rdma_cm reports the end. So after a
+            // When an iWARP peer has disconnected, a request can fail before rdma_cm reports the end. So after a
             // failure, wait for that report first.
             let noted = self.poller.poll()?.map_or(Ok(None), |completion| self.note(completion));
             let patience = if noted.is_ok() { Duration::ZERO } else { PATIENCE };

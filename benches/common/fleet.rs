@@ -51,7 +51,7 @@ impl<B: Brand> Fleet<B> {
             next: 0,
             under_way: Vec::with_capacity(in_flight),
         };
-        // The poller learns of all pairs in this first exchange.
+        // In this first exchange the poller learns of all pairs, so that no later exchange has to do that work.
         fleet.exchange(count, count);
         fleet
     }
@@ -180,8 +180,8 @@ pub(crate) fn crowd<B: Brand>(
                     next[at] += 1;
                     sent += 1;
                 }
-                // The caller keeps both: buffers still come back through the channel, and the pairs must stay alive
-                // until then.
+                // The caller keeps both: buffers of sends that complete later still come back through `take`, and the
+                // pairs of `halves` must stay alive until those sends have completed.
                 (halves, take)
             };
             (give, poster)

@@ -94,8 +94,8 @@ pub(crate) fn race(seed: u64, threads: usize, lives: usize) -> Tally {
 
 fn race_in<B: Brand>(fabric: &Fabric, domain: &ProtectionDomain<B>, seed: u64, threads: usize, lives: usize) -> Tally {
     let port = domain.context().active_port().expect("a port");
-    // The room of a destroyed pair comes back late, so there is room for a third pair in each lane. A lane without room
-    // waits.
+    // Each lane has two pairs at a time. The room of a destroyed pair comes back late, so the queue has room for a
+    // third pair of each lane. A lane that finds no room waits.
     let (queue, poller) = domain.completion_queue(LIMITS.completions() * 3 * threads as u32).expect("a queue");
     let owners = Mutex::new(HashMap::new());
     let course = Course { fabric, domain, port: &port, queue: &queue, owners: &owners };
@@ -130,7 +130,8 @@ fn race_in<B: Brand>(fabric: &Fabric, domain: &ProtectionDomain<B>, seed: u64, t
         while finished.load(Ordering::Acquire) < threads {
             let give = |ended: Ended<B>| {
                 let owner = owners.lock().unwrap_or_else(PoisonError::into_inner)[&ended.queue_pair];
-                // The inbox of a lane that panicked is closed.
+                // The result is ignored: `send` fails only if the lane has panicked, since its inbox is then closed.
+                // The join below reports the panic.
                 _ = ways[owner].send(ended);
             };
             if random.one_in(64) {
@@ -262,7 +263,7 @@ impl<B: Brand> Lane<'_, B> {
         });
         let numbers = [left.number(), right.number()];
         for number in numbers {
-            // The pair counts as drained as soon as the poller has taken its last completion. That completion may still
+            // The pair counts as drained as soon as the poller has taken its last completion. That completion can still
             // be on its way to this thread.
             let deadline = Instant::now() + PATIENCE;
             loop {

@@ -59,8 +59,8 @@ fn main() -> anyhow::Result<()> {
                 pair.post_send(message)?;
             }
         }
-        // Take completions after every event: a request may have completed while it was posted, or a timer of the
-        // device may be due.
+        // Take completions after every event: perhaps a request has completed while it was posted, or a timer of the
+        // device is due.
         left -= take_completions(&mut poller)?;
     }
     Ok(())

@@ -34,7 +34,8 @@ fn main() -> anyhow::Result<()> {
     let port = domain.context().active_port()?;
     let ((mut left, mut left_poller), (mut right, mut right_poller)) = (end(&domain, &port)?, end(&domain, &port)?);
     for room in [8, 64] {
-        // A new connection needs its receives and the endpoints anew. A real program sends endpoints by a socket.
+        // Each new connection needs new receives, and the two sides must exchange their endpoints again. A real program
+        // sends the endpoints over a socket.
         left.post_receive(domain.buffer(room)?)?;
         right.post_receive(domain.buffer(room)?)?;
         let (to_left, to_right) = (left.endpoint(), right.endpoint());

@@ -145,7 +145,7 @@ fn place<B: Brand>(domain: ProtectionDomain<B>, port: &Port, options: &Options) 
 
 /// Serves until standard input ends, or until `--clients` sessions have ended.
 fn serve_until_closed(place: &Place<Serving>, listener: &TcpListener, options: &Options) -> Result<(), Fault> {
-    // An `Arc`, because the thread below may block in its read for ever.
+    // `closing` is an `Arc`, because the thread below can outlive this function: perhaps its read blocks for ever.
     let closing = Arc::new(Closing::after(options.clients.map(|count| count as u64)));
     if options.clients.is_none() {
         let closing = closing.clone();

@@ -120,13 +120,13 @@ impl House<'_> {
             .say_welcome(&Welcome { endpoint, table: grant.remote(), owner })
             .and_then(|()| control.hear_bye(|| !self.closing.is_closed()));
 
-        // A client that seems dead may only be slow. Its locks are freed only after its queue pair on this side has
+        // A client that seems dead is perhaps only slow. Its locks are freed only after its queue pair on this side has
         // been destroyed, since none of its requests can have an effect from then on.
         link.end()?;
         let freed = self.janitor.lock().unwrap_or_else(PoisonError::into_inner).free(self.table, owner)?;
         let how = match farewell? {
             Farewell::Bye => {
-                // The client may have left without waiting for this answer, so an error is ignored.
+                // Perhaps the client has left without waiting for this answer, so an error is ignored.
                 _ = control.say_bye();
                 "said bye"
             }

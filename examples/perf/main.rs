@@ -79,7 +79,7 @@ fn run(out: &mut impl Write) -> Result<(), Fault> {
             });
             let served = served.unwrap_or_else(|_| Err(Fault::new("the server's thread panicked")));
             match (asked, served) {
-                // The server's error caused the error of the client, so it is the one to report.
+                // The server's error caused the error of the client, so the server's error is the one to report.
                 (Err(fault), served @ Err(_)) if fault.to_string().starts_with(OTHER_SIDE) => served,
                 (asked, served) => asked.and(served),
             }

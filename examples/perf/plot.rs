@@ -145,7 +145,7 @@ impl Axis {
     fn of_values(values: impl Iterator<Item = f64> + Clone) -> Self {
         let least = values.clone().fold(f64::INFINITY, f64::min).max(1e-3);
         let most = values.fold(0.0, f64::max).max(least);
-        // The numbers are parsed from text, so that 0.1 prints as 0.1. The result of a multiplication may be a bit off.
+        // The numbers are parsed from text, so that 0.1 prints as 0.1. The result of a multiplication can be a bit off.
         let steps = || (-4..=9).flat_map(|power| [1, 2, 5].map(|digit| format!("{digit}e{power}")));
         let steps = || steps().filter_map(|step| step.parse::<f64>().ok());
         let first = steps().take_while(|step| *step <= least).last().unwrap_or(least);

@@ -149,7 +149,8 @@ impl Seat {
         let attributes = ConnectAttributes {
             // After about two seconds, the device gives up on a peer that is gone.
             timeout: AckTimeout::new(16)?,
-            // Like perftest, allow as many reads at the same time as the device can do.
+            // This is the most that a program can ask for. `connect_with` lowers it to what the device can do, so as
+            // many reads as possible are in flight at the same time, as in perftest.
             read_depth: ReadDepth::new(255)?,
             ..ConnectAttributes::default()
         };
@@ -186,7 +187,8 @@ pub(crate) fn ask(
     let mut client = Client { watch: Watch::of_client(line, place.manner), until, progress, done: 0 };
     let measured = client.measure(player, place, task);
     let done = client.done;
-    // `_side` lives until the other side has sent its count. If it ended earlier, the other side would report an error.
+    // `_side` lives until the other side has sent its count. If `_side` were dropped earlier, the other side would
+    // report an error.
     let (figures, _side) = measured.map_err(|fault| why(line, fault))?;
     line.say(Said::Stop(done))?;
     let counts = task.action == Action::Send || (task.measure, task.action) == (Measure::Latency, Action::Write);
@@ -615,7 +617,8 @@ impl Player {
     fn receive_messages(&mut self, watch: &mut Watch<'_>) -> Result<u64, Fault> {
         let mut count = 0;
         while watch.stop != Some(count) {
-            // After the other side has finished, the last completions may still have to be polled here.
+            // `watch.stop` is how many messages the other side has sent, once it has finished. Even then, perhaps the
+            // last completions still have to be polled here.
             let completion = match watch.stop {
                 None => watch.next_unless_stopped(&mut self.receives)?,
                 Some(_) => Some(watch.next(&mut self.receives)?),

@@ -42,7 +42,7 @@ pub(crate) fn measure(
             }
         }
         if place.manner.yields && !place.manner.event {
-            // The other side may need this processor, so a task yields it again and again.
+            // Perhaps the other side needs this processor, so a task yields the processor again and again.
             drop(tokio::spawn(async {
                 loop {
                     thread::yield_now();

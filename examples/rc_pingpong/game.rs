@@ -206,7 +206,7 @@ impl<T: Game> Player<T> {
                 self.check(&buffer)?;
                 self.receive_another(buffer)?;
             }
-            // Any queue pair on the network may send a datagram to this one.
+            // Any queue pair on the network can send a datagram to this one.
             Work::Datagram(datagram) if Some(datagram.sender) != self.from => {
                 return Err(Fault::new(format!("a datagram of a stranger, queue pair {:#x}", datagram.sender)));
             }

@@ -142,7 +142,7 @@ async fn serve(place: &Arc<Place<Rpc>>, address: SocketAddr, clients: Option<usi
 async fn call(place: &Arc<Place<Rpc>>, address: SocketAddr, calls: usize) -> anyhow::Result<()> {
     let client = Arc::new(Client::start(place, address));
     let mut tasks = JoinSet::new();
-    // Enough tasks to use all credits.
+    // This many tasks are enough to use all credits.
     for first in 0..(2 * rpc::CREDITS).min(calls) {
         let client = Arc::clone(&client);
         tasks.spawn(async move {

@@ -303,7 +303,7 @@ async fn take_clients<B: Brand + 'static>(
                 Ok(arrival) => {
                     clients.spawn(serve(Arc::clone(&place), arrival, Arc::clone(&handler), stop.clone()));
                 }
-                // The system lacks a resource, and may have it again later.
+                // The system lacks a resource, and perhaps has it again later.
                 Err(_) => sleep(SHORTEST_PAUSE).await,
             },
             Some(ended) = clients.join_next() => note(ended),
@@ -327,7 +327,7 @@ async fn serve<B: Brand + 'static>(
     let mut stopped = stop.clone();
     let connection = tokio::select! {
         accepted = place.accept(arrival, &[CREDITS as u8]) => accepted.ok()?,
-        // A client that is not connected yet has nothing in flight, so the server may end without it.
+        // A client that is not connected yet has nothing in flight, so the server ends without it.
         _ = stopped.wait_for(Option::is_some) => return None,
     };
     let mut wire = Wire::new(&place, connection);
@@ -337,7 +337,7 @@ async fn serve<B: Brand + 'static>(
     // The hello, which has the id 0, is not a request.
     let unanswered = open.iter().filter(|&&id| id != 0).count();
     let broken = match how {
-        // A client that has all its answers may go at any time.
+        // A client that has all its answers is allowed to go at any time.
         Err(Broken::Ended(_)) if unanswered == 0 => None,
         how => how.err(),
     };
@@ -389,8 +389,8 @@ async fn answer<B: Brand + 'static>(
             Some(done) = handlers.join_next(), if wire.has_room() => {
                 let (id, body) = done.map_err(local)?;
                 wire.send(Kind::Answer, id, &body)?;
-                // The client has its credit back as soon as the answer arrives, which may be before the send completes
-                // here.
+                // Remove the id now, and not when the send completes here: the client has its credit back as soon as
+                // the answer arrives, and that can be earlier.
                 open.remove(&id);
                 *answered += u64::from(id != 0);
             },

@@ -92,7 +92,8 @@ impl<B: Brand + 'static> Wire<B> {
             Some(Some(received)) => {
                 let buffer = received.into_received().map_err(|_| Violation::NoMessage)?;
                 let frame = Frame::parse(&buffer);
-                // The receive is posted again before the client gets its credit back.
+                // Post the receive again before this message's credit is given back, so that the next message that uses
+                // the credit finds a receive.
                 self.connection.post_receive(buffer).map_err(not_posted)?;
                 Ok(Event::Frame(frame?))
             }

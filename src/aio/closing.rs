@@ -63,9 +63,9 @@ pub struct Closing<B: Brand, T: Transport = ReliableConnection> {
 
 /// A pair in Error with requests in flight.
 struct Ending<B: Brand, T: Transport> {
-    // Declared before the lanes, and so dropped before them. The drop of `pair` sends mail to the poller, and the drop
-    // of the lanes can then end the driver. In this order the driver reads the mail before it ends, and can free what
-    // the pair had in flight.
+    // `pair` is declared before the lanes, so that it is dropped before them. The drop of `pair` sends mail to the
+    // poller, and the drop of the lanes can then end the driver. In this order the driver reads the mail before it
+    // ends, and can free what the pair had in flight.
     pair: Option<QueuePair<B, ReadyToSend, T>>,
     sends: LaneHandle<B>,
     receives: LaneHandle<B>,
@@ -318,7 +318,7 @@ impl<B: Brand, T: Transport> Ending<B, T> {
             self.drained.map_or((false, None), |drained| (drained.has_drained, drained.not_destroyed));
         let closed = Closed { first_failure: self.first_failure, receives, strays, has_drained, not_destroyed };
         trace::closed(closed.receives.len(), closed.strays.len(), has_drained);
-        // These drops run code of the program. If it panics, `closed` is dropped; a value that is already being
+        // These drops run code of the program. If that code panics, `closed` is dropped; a value that is already being
         // returned would be leaked.
         drop((self.pair, self.sends, self.receives, self.next_kick, self._bond));
         closed

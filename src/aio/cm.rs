@@ -244,8 +244,8 @@ impl SharedChannel {
             Went::Failed(failed) => Err(Failed { cause: of_all(failed.cause, timeout), value: failed.value }),
             Went::Late(connecting) => Err(connecting.give_up(Cause::TimedOut(timeout))),
         };
-        // The timer perhaps has a waker. If its drop panics, `connected` is dropped. A value that is already being
-        // returned would be leaked.
+        // The timer perhaps has a waker, whose drop is code of the program. If that drop panics here, `connected` is
+        // dropped. A value that is already being returned would be leaked.
         drop(timer);
         connected
     }
@@ -422,7 +422,7 @@ impl Request {
             Went::Failed(failed) => Err(failed),
             Went::Late(accepting) => Err(accepting.give_up(Cause::TimedOut(timeout))),
         };
-        // As in `connect_with`.
+        // Both are dropped before the return, for the reason that `connect_with` gives.
         drop((timer, channel));
         connected
     }
@@ -442,8 +442,8 @@ impl CmBond {
     }
 
     pub(super) fn poll_end(&mut self, context: &mut task::Context<'_>) -> Poll<End> {
-        // If there is a driver, and nobody has taken an event of this identifier from the kernel yet, this task sleeps
-        // without a system call. The driver takes the next event, and wakes this task.
+        // If there is a driver, and no event of this identifier is in its box yet, this task sleeps without a system
+        // call. The driver takes the next event from the kernel, and wakes this task.
         if self.channel.is_driven() && self.channel.sleep(self.link.events(), context) {
             return Poll::Pending;
         }

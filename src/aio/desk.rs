@@ -441,9 +441,9 @@ impl<B> Desk<B> {
             match attempt {
                 Attempt::Again => {}
                 Attempt::Failed(_, wakers) => return wake_all(wakers),
-                // The attempt has used up its budget and has not armed the queue. So completions may be left in the
-                // queue, and no event comes for them. If there is a driver, wake it: it goes on polling, and arms the
-                // queue. Without a driver, the next task that polls finds those completions.
+                // The attempt has used up its budget and has not armed the queue. So perhaps completions are left in
+                // the queue, and no event comes for them. If there is a driver, wake it: it goes on polling, and arms
+                // the queue. Without a driver, the next task that polls finds those completions.
                 Attempt::Yield => {
                     if let Some(driver) = self.with(State::take_driver) {
                         driver.wake();
@@ -567,13 +567,13 @@ impl<B> State<B> {
     ) -> Option<Completion<B>> {
         for _ in 0..BUDGET {
             let completion = self.poll(after).ok()??;
-            // Return a completion only if `after` is empty: an entry of `after` may panic, and the completion would be
+            // Return a completion only if `after` is empty: an entry of `after` can panic, and the completion would be
             // lost.
             if after.is_empty() && self.may_release() && completion.is_success() && is_wanted(self, completion.id()) {
                 return Some(completion);
             }
-            // While somebody waits, `may_release` is false as long as the poller holds completions. So the wanted
-            // completion may have to go to its place, and `kept` below takes it from there. While nobody waits, the
+            // While somebody waits, `may_release` is false as long as the poller holds completions. So perhaps the
+            // wanted completion has to go to its place, and `kept` below takes it from there. While nobody waits, the
             // wanted completion goes to its place only in rare cases, and then the caller's slow path finds it.
             let may_be_in_place = self.lanes.tally.waits > 0;
             self.settle(completion, after);
@@ -602,7 +602,7 @@ impl<B> State<B> {
     ) -> Attempt<R> {
         loop {
             let settled = self.settle_all(budget, after);
-            // The caller runs `after` before `ready` takes anything: an entry of `after` may panic, and what was taken
+            // The caller runs `after` before `ready` takes anything: an entry of `after` can panic, and what was taken
             // would be lost.
             if !after.is_empty() {
                 return Attempt::Again;
@@ -630,8 +630,8 @@ impl<B> State<B> {
                 Ok(false) => continue,
                 Err(_) => return Attempt::Yield,
             }
-            // If there is a `next_timer`, the queue must be polled after that time even without an event. Wake the
-            // driver, so that it reads the timer before it sleeps again.
+            // If the poller has a `next_timer`, somebody must poll the queue when that time is over, even without an
+            // event. Wake the driver, so that it reads the timer before it sleeps again.
             if self.poller.next_timer().is_some()
                 && let Some(driver) = self.take_driver()
             {
@@ -673,8 +673,8 @@ impl<B> State<B> {
             }
             match self.poll(after) {
                 Ok(Some(completion)) => self.settle(completion, after),
-                // The poll moves the shared receive queues of pairs that are gone into `after`. If `after` is full now,
-                // the poller perhaps still keeps such queues. So the caller runs `after` and tries again.
+                // When pairs are gone, `poll` moves the handles of their shared receive queues into `after`. If `after`
+                // is full now, the poller perhaps still keeps such handles. So the caller runs `after` and tries again.
                 Ok(None) if !after.has_room() => return Settled::NoRoom,
                 Ok(None) => return Settled::Done,
                 Err(error) => return Settled::Failed(error),
@@ -730,7 +730,7 @@ impl<B> State<B> {
             match self.settle_all(budget, after) {
                 Settled::Done => {}
                 Settled::NoRoom => return Attempt::Again,
-                // The caller runs `after` before the wakers are taken: an entry of `after` may panic, and the wakers
+                // The caller runs `after` before the wakers are taken: an entry of `after` can panic, and the wakers
                 // would be lost.
                 Settled::Failed(_) if !after.is_empty() => return Attempt::Again,
                 Settled::Failed(error) => return Attempt::Failed(error, self.take_wakers()),

@@ -135,7 +135,7 @@ impl<B> LaneHandle<B> {
 
 impl<B> Drop for LaneHandle<B> {
     fn drop(&mut self) {
-        // The drop of what `end` returns may run code of the program. `end` has released the lock, so no lock is held.
+        // The drop of what `end` returns can run code of the program. `end` has released the lock, so no lock is held.
         drop(self.end());
     }
 }

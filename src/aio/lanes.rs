@@ -132,8 +132,9 @@ impl<B> Lanes<B> {
         }
         let mut left = lane.end(next, &mut self.tally);
         let pair = lane.pair;
-        // Receives of the next work queue in this slot, which has no lane yet. What does not fit goes back to `left`,
-        // to be dropped without the lock.
+        // `left.of_next` holds receives of the next work queue in this slot, which has no lane yet, so they are
+        // unclaimed. If `unclaimed` then holds too many, the surplus goes back to `left.of_next`, to be dropped without
+        // the lock.
         self.unclaimed.append(&mut left.of_next);
         while self.unclaimed.len() > self.most_unclaimed {
             left.of_next.extend(self.take_oldest_unclaimed());
@@ -173,8 +174,9 @@ impl<B> Lanes<B> {
             } else if id.key().is_send() {
                 sends.push(completion);
             } else {
-                // Only count the failure. When the completion came, `State::settle` woke the tasks that wait for the
-                // end of the pair. Nobody waits at the new lane yet, so `place` wakes nobody.
+                // A failure is only counted here, and wakes nobody: when the completion came, `State::settle` woke the
+                // tasks that wait for the end of the pair. `place` wakes nobody either, because nobody waits at the new
+                // lane yet.
                 if !completion.is_success() {
                     self.count_failure(id);
                 }

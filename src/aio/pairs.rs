@@ -89,7 +89,8 @@ impl Pairs {
     /// Wakes the tasks that wait at other desks for the end of this pair.
     pub(super) fn wake<B>(&mut self, pair: Qpn, tally: &mut Tally, after: &mut After<B>) {
         let [first, last] = [0, u64::MAX].map(|number| WatchKey { pair: pair.value(), number });
-        // There is one, or a few if the number of the pair came again before the halves of the old pair were dropped.
+        // At most one task waits, as a rule. There can be more if the device gave the pair's number to a new pair
+        // before the halves of the old pair were dropped.
         let wakers: Vec<_> = self.watches.range_mut(first..=last).filter_map(|(_, waker)| waker.take()).collect();
         tally.waits -= wakers.len();
         if !wakers.is_empty() {

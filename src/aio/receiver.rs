@@ -22,9 +22,9 @@ use std::task::{Context, Poll, ready};
 ///
 /// The future of a wait holds no buffer, so it may be dropped at any time.
 pub struct Receiver<B, T = ReliableConnection> {
-    // Declared before `lane`, and so dropped before `lane`. The drop of the pair's last half sends mail to the poller,
-    // and the drop of `lane` can then end the driver. In this order the driver reads the mail before it ends, and can
-    // free what the pair had in flight.
+    // `half` is declared before `lane`, so that it is dropped before `lane`. The drop of the pair's last half sends
+    // mail to the poller, and the drop of `lane` can then end the driver. In this order the driver reads the mail
+    // before it ends, and can free what the pair had in flight.
     half: ReceiveHalf<B, T>,
     lane: LaneHandle<B>,
     /// The fewest receives that were posted when one was taken; `u32::MAX` before the first.
@@ -200,7 +200,8 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
                     return Poll::Ready(Some(checked(found)));
                 }
                 let error = found.map(|completion| self.kept = Some(completion)).err();
-                // The next two lines wake tasks, and a waker may panic. Then the next call returns what is kept.
+                // The next two lines wake tasks, and a waker can panic. If one panics, `self.kept` still has the
+                // completion, and the next call returns it.
                 self.end_wait();
                 drop(broken);
                 return Poll::Ready(self.kept.take().map(Ok).or(error.map(Err)).map(checked));

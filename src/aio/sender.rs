@@ -192,7 +192,8 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         );
         if polled.is_pending() {
             lane.watch_other(context)?;
-            // The other poller may have seen the end of the pair before this task has left its waker there.
+            // Perhaps the other poller saw the end of the pair before this task left its waker there, and so did not
+            // wake this task. So check once more.
             if is_over() {
                 polled = Poll::Ready(Ok(()));
             }
@@ -480,8 +481,8 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
     {
         let first = self.half().next_id();
         // The half's `post_all` stops when the queue is full, but does not know that room is kept for other tasks. So
-        // if room is kept, first move the items that do not fit into the rest of the room from `items` to `rest`. If
-        // the pair is broken, move none: the half's `post_all` then fails and says why.
+        // if room is kept, only the first `most` items are allowed to be posted now: move the others from `items` to
+        // `rest` first. If the pair is broken, move none: the half's `post_all` then fails and says why.
         let most = self.free() as usize;
         let leaves_some = self.mode.kept(KEY) > 0 && most < items.len() && !self.is_broken();
         let rest = if leaves_some { items.split_off(most) } else { Vec::new() };
@@ -489,7 +490,7 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
         match posting.sender.half_mut().post_all(posting.items, make) {
             Ok(_) => Ok(posting.done()),
             Err(error) => {
-                // The drop of `posting` wakes tasks, and a waker may panic. If that happens here, `error` is dropped,
+                // The drop of `posting` wakes tasks, and a waker can panic. If that happens here, `error` is dropped,
                 // too. At the end of the function `error` is already being returned, and a panic would leak `error`.
                 drop(posting);
                 Err(error)

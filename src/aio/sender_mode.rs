@@ -34,9 +34,9 @@ pub(super) mod sealed {
 /// The mode of a plain [`Sender`](super::Sender): it owns its half of the pair. A program names this only in code for
 /// every [`SenderMode`].
 pub struct Owned<B, T> {
-    // Declared before `lane`, and so dropped before `lane`. The drop of the pair's last half sends mail to the poller,
-    // and the drop of `lane` can then end the driver. In this order the driver reads the mail before it ends, and can
-    // free what the pair had in flight.
+    // `half` is declared before `lane`, so that it is dropped before `lane`. The drop of the pair's last half sends
+    // mail to the poller, and the drop of `lane` can then end the driver. In this order the driver reads the mail
+    // before it ends, and can free what the pair had in flight.
     pub(super) half: SendHalf<B, T>,
     pub(super) lane: LaneHandle<B>,
 }

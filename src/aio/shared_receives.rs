@@ -112,7 +112,7 @@ impl<B: Brand> Stream for SharedReceives<B> {
 
 impl<B> Drop for SharedReceives<B> {
     fn drop(&mut self) {
-        // The lane is dropped without the lock, since the drop of its wakers and memory may run code of the program.
+        // The lane is dropped without the lock, since the drop of its wakers and memory can run code of the program.
         drop(self.desk().with(|state| state.lanes.detach_shared(self.number)));
     }
 }

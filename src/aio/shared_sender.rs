@@ -66,8 +66,8 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
     /// The posts of `f` cannot use room that [`room`](Self::room) has promised to others. While a task waits in `room`,
     /// every post of `f` fails with [`PostError::QueueFull`](crate::PostError::QueueFull), even if the queue has room.
     pub fn with<R>(&self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {
-        // Declared before `inner`, and so dropped after `inner`, even if `f` panics. The drop of `deferred` wakes
-        // tasks, which must not happen under the lock.
+        // `deferred` is declared before `inner`, so that it is dropped after `inner`, even if `f` panics. The drop of
+        // `deferred` wakes tasks, which must not happen under the lock.
         let mut deferred = Deferred::none();
         let mut inner = lock(&*self.inner);
         let promised = if inner.waiting.is_empty() { inner.permits } else { u32::MAX };
@@ -203,7 +203,7 @@ impl<'s, B: Brand, T: Transport> Future for Room<'s, B, T> {
         loop {
             match self.look(context.waker().clone()) {
                 Look::Permit(next, old) => {
-                    // If a waker below panics, this is dropped, and the room is free again.
+                    // If a waker below panics, `permit` is dropped, and its room is free again.
                     let permit = Permit { sender: self.sender };
                     drop(old);
                     // Perhaps there is room for the next task in the line too, so wake it.
@@ -240,8 +240,8 @@ impl<B, T> Drop for Room<'_, B, T> {
         let mut guard = lock(&*self.sender.inner);
         let Some(at) = guard.waiting.iter().position(|&(other, _)| other == number) else { return };
         let old = (guard.waiting.remove(at), self.stop_waiting());
-        // If this wait was the first in the line, the end of this function wakes the next task, also if the drop of
-        // `old` panics.
+        // If this wait was the first in the line, the drop of `_next` at the end of this function wakes the next task,
+        // even if the drop of `old` panics.
         let _next = WakeOnDrop(if at == 0 { guard.first_waker() } else { None });
         drop(guard);
         drop(old);
@@ -257,8 +257,8 @@ pub struct Permit<'s, B, T = ReliableConnection> {
 impl<B: Brand, T: Transport> Permit<'_, B, T> {
     /// Lends the sender to `f`, whose first post has room. See [`SharedSender::with`].
     pub fn with<R>(self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {
-        // Declared before `guard`, and so dropped after `guard`, even if `f` panics. The drop of `deferred` wakes
-        // tasks, which must not happen under the lock.
+        // `deferred` is declared before `guard`, so that it is dropped after `guard`, even if `f` panics. The drop of
+        // `deferred` wakes tasks, which must not happen under the lock.
         let mut deferred = Deferred::none();
         let mut guard = lock(&*self.sender.inner);
         mem::forget(self);
@@ -277,8 +277,8 @@ impl<B: Brand, T: Transport> Permit<'_, B, T> {
 
 impl<B, T> Drop for Permit<'_, B, T> {
     fn drop(&mut self) {
-        // Declared before `guard`, and so dropped after `guard`. The drop of `_wake_first` wakes a task, which must not
-        // happen under the lock.
+        // `_wake_first` is declared before `guard`, so that it is dropped after `guard`. The drop of `_wake_first`
+        // wakes a task, which must not happen under the lock.
         let _wake_first;
         let mut guard = lock(&*self.sender.inner);
         guard.permits -= 1;

@@ -216,9 +216,9 @@ impl World {
         for task in tasks {
             assert!(soon(task).await.is_ok() || is_cut);
         }
-        // These messages may still be in flight at the end. They use up all receives of the other side but one. The
-        // flush of that one tells the other side of the end. (On soft iWARP, receives that are posted after the pair
-        // has failed do not come out.)
+        // These messages can still be in flight when the connection ends. They are one fewer than the receives of the
+        // other side, so at least one receive is left, and its flush tells the other side of the end. (A receive that
+        // the other side posts after the pair has failed is not enough: on soft iWARP it does not come out.)
         for _ in 1..RECEIVES {
             let permit = soon(sender.room()).await.expect("room");
             let buffer = soon(self.pool.take(LEN)).await.expect("a buffer");
@@ -322,7 +322,8 @@ impl World {
             (lending, tokio::spawn(messages.run()), link)
         });
         let [(left, left_run, left_link), (right, right_run, mut right_link)] = sides;
-        // On iWARP the client must send first. The client is the left side.
+        // On iWARP the client must send first. The client is the left side, and in each case below the left side sends
+        // first.
         for _ in 0..6 {
             self.count("lent");
             match random.below(4) {
@@ -349,7 +350,8 @@ impl World {
         let _ = right.sender().with(|sender| sender.abort());
         drop((left, right));
         for run in [left_run, right_run] {
-            // `LendingReceiver::run` ends when a receive is flushed. Soft iWARP may not flush receives.
+            // `LendingReceiver::run` ends when a receive is flushed. Soft iWARP does not always flush receives, so
+            // abort the task there.
             if self.is_iwarp {
                 run.abort();
             }
@@ -391,7 +393,8 @@ impl World {
         for task in tasks {
             task.await.expect("no panic");
         }
-        // On iWARP, the kernel may keep the pair of an abandoned connect for seconds, so do this more rarely there.
+        // On iWARP, the kernel can keep the pair of an abandoned connect for seconds, so call `give_up` more rarely
+        // there.
         if !self.is_iwarp || random.one_in(4) {
             self.give_up(random).await;
         }

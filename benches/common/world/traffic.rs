@@ -170,7 +170,8 @@ impl<B: Brand> World<B> {
             *total += 1;
             own.keep(SEND, posted, tally, under_way);
         }
-        // If a fault hit the batch, the panic hides its error.
+        // If a fault hit the batch, the panic hides the error of the batch. So while faults are armed, its outcome
+        // counts as uncertain.
         own.uncertain |= *armed;
     }
 
@@ -231,7 +232,8 @@ impl<B: Brand> World<B> {
         };
         for (pair, peer) in [(left, right), (right, left)] {
             let own = &self.books[&pair.number()];
-            // A pair that found no receive may still wait to send again. So check only pairs whose peer has several.
+            // A pair that found no receive perhaps still waits to send again. So check only pairs whose peer has more
+            // than a few receives.
             if own.failed == [false; 2] && !own.uncertain && peer.receives_in_flight() > 4 {
                 assert!(pair.sends_in_flight() < pair.limits().sends, "a queue that stays full");
             }

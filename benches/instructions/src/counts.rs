@@ -71,7 +71,7 @@ fn measure(name: &str, iterations: u32) -> Result<Cost, Box<dyn Error>> {
     if !output.status.success() {
         return Err(format!("valgrind on {name}: {}", String::from_utf8_lossy(&output.stderr)).into());
     }
-    // An `_extended` workload runs the same loop on another kind of queue.
+    // An `_extended` workload runs the same loop on another kind of queue, so its function has no such suffix.
     cost(&edges(&text?)?, &format!("{source}::{}", name.trim_end_matches("_extended")))
 }
 
@@ -81,7 +81,8 @@ fn cost(edges: &[Edge<'_>], workload: &str) -> Result<Cost, Box<dyn Error>> {
         if edge.callee == workload {
             whole += edge.cost;
         }
-        // The sums of the device include the set-up, which is the same in both runs.
+        // The sums of the device include the set-up of the workload. `check` subtracts the costs of two runs, and the
+        // set-up is the same in both, so it cancels out.
         let is_device = |function: &str| DEVICE.iter().any(|device| function.starts_with(device));
         if is_device(edge.callee) && !is_device(edge.caller) {
             device += edge.cost;

@@ -91,7 +91,7 @@ pub fn check() -> Result<Verdict, Box<dyn Error>> {
             whole.pads.entry(function).or_default().extend(called);
         }
     }
-    // Many probes may reach the same forbidden call. Report that call once.
+    // Many probes can reach the same forbidden call. Report that call once.
     let mut faults = BTreeMap::<_, (String, BTreeSet<String>)>::new();
     for Fault { kind, path, calls } in &whole.faults {
         let end = path[path.len() - 2..].to_owned();

@@ -75,8 +75,8 @@ impl<B: Brand> Asked<B> {
         lease: Lease<B, A, M>,
     ) -> Result<Lent<B, A, M>, LendError<Lease<B, A, M>>> {
         if (lease.len() as u64) < self.bytes || self.rights & !RemoteRegion::<A>::rights() != 0 {
-            // This refuses the request, which wakes tasks. If a waker panics, `lease` is dropped, and so ends. A value
-            // that is already being returned would be leaked.
+            // `drop(self)` refuses the request, which wakes tasks. If a waker panics, `lease` is dropped, which ends
+            // the lease. A value that is already being returned would be leaked.
             drop(self);
             return Err(LendError { lease, why: LendFailure::TooLittle });
         }

@@ -183,10 +183,12 @@ impl<B: Brand> Lending<B> {
             Some(Answer::TooLittle) => Err(AskError::TooLittle),
             Some(Answer::Granted(grant)) => Ok((Hold::new(self, &grant), grant)),
         };
-        // This wakes. If a waker panics, the hold is dropped, which returns the grant.
+        // Dropping `waiting` can wake other tasks. If a waker panics, the hold in `answer` is dropped, which returns
+        // the grant.
         drop(waiting);
         let (hold, grant) = answer?;
-        // This does not fail: the record is valid, and `Holder::grant` has checked that its rights include `A`.
+        // `from_bytes` does not fail here: the record is valid, and `Holder::grant` has checked that the rights of the
+        // record include those of `A`.
         let region = RemoteRegion::from_bytes(grant.region.bytes()).map_err(|_| AskError::TooLittle)?;
         Ok(Granted { hold, region })
     }

@@ -53,7 +53,8 @@ impl<B: Brand, A: Exposed, M: Memory> Lease<B, A, M> {
             Some(Poll::Pending) | None => Pin::new(&mut deadline).poll(context).map(|()| None),
         })
         .await;
-        // These drops run code of the program. If it panics, `output` is dropped.
+        // These drops can run code of the program. If that code panics, `output` is dropped; a value that is already
+        // being returned would be leaked.
         future.set(None);
         drop(deadline);
         Ok((output, self.end()?))

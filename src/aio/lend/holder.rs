@@ -117,8 +117,8 @@ impl Holder {
         if id.get() > self.last_id {
             return Err(Violation::UnknownGrant);
         }
-        // If this side has refused the grant as a flood, there is no entry to remove. The owner does not know that, so
-        // its message is no violation.
+        // If `grant` has answered this id with `Violation::Flood`, there is no entry to remove. The owner does not know
+        // that, so its message is no violation.
         self.held.remove(&id);
         Ok(())
     }

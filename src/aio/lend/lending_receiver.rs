@@ -155,13 +155,15 @@ impl<B: Brand> LendingReceiver<B> {
                     }
                 };
                 *in_a_row += 1;
-                // If the post fails, its buffer is dropped. If the pair is broken, the next `poll_next` reports that.
+                // The result is ignored. If the post fails, the buffer is dropped. If it fails because the pair is
+                // broken, the next `poll_next` reports that.
                 drop(receiver.post_receive(buffer));
                 drop(wakes);
             }
         });
         let next = next.await;
-        // This may wake. If a waker panics, `next` is dropped; a value that is being returned would be leaked.
+        // The drop of the `send_all` future can wake tasks. If a waker panics here, `next` is dropped; a value that is
+        // already being returned would be leaked.
         sending.set(None);
         next
     }
@@ -210,7 +212,8 @@ impl<B: Brand> Outbound<B> {
         loop {
             lending.shared.wait(|core| core.has_outgoing().then_some(())).await;
             while self.idle.is_empty() {
-                // Nothing can be sent any more if all buffers were lost in panics of the program's code.
+                // `idle` and `sending` are both empty, so all buffers were lost: in failed sends, or in panics of the
+                // program's code. Nothing can be sent any more.
                 let Some(first) = self.sending.front_mut() else {
                     return lending.shared.change(|core| core.lose_peer());
                 };

@@ -163,8 +163,8 @@ impl<B: Brand, A: Exposed, M: Memory> Lent<B, A, M> {
         match self.lease.take().map(Lease::end) {
             Some(Ok(memory)) => {
                 self.lending.shared.change(|core| core.end(self.id));
-                // This may run code of the program. If that panics, `memory` is dropped; a value that is already being
-                // returned would be leaked.
+                // The drop of `self` can run code of the program. If that code panics, `memory` is dropped; a value
+                // that is already being returned would be leaked.
                 drop(self);
                 Ok(memory)
             }

@@ -126,7 +126,8 @@ impl Owner {
             }
             self.asks.remove(&nonce);
         }
-        // This 64-bit count would take centuries to wrap around.
+        // Each grant gets a new id: this 64-bit count would take centuries to reach its maximum, at which the ids would
+        // repeat.
         let id = NonZeroU64::MIN.saturating_add(self.last_id);
         self.last_id = id.get();
         self.loans.insert(id, Loan { charged: answers.map(|_| bytes), over: None });
