@@ -394,9 +394,10 @@ impl Inbox {
                 mail = self.lock();
                 continue;
             }
-            // A sleep on `turn` must end at the next timer, too. If another thread fell asleep on the descriptor before
-            // the timer was set, that thread does not know the timer. The soft device makes the descriptor readable to
-            // wake that thread, but `sort` in this thread can make the descriptor unreadable before that thread wakes.
+            // A sleep on `turn` must end at the next timer, too. The thread that sleeps on the descriptor does not know
+            // a timer that was set after it fell asleep. The soft device makes the descriptor readable to wake that
+            // thread, but `sort` in this thread can make the descriptor unreadable before that thread wakes. Then only
+            // this thread wakes at the timer.
             let at_most = self.raw.next_timer().map_or(left, |timer| left.min(timer));
             if mail.has_sleeper {
                 mail = self.turn.wait_timeout(mail, at_most).unwrap_or_else(PoisonError::into_inner).0;

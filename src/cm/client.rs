@@ -101,7 +101,7 @@ impl<K> Idle<K> {
     /// errors: the system refused.
     #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
     pub fn set_ack_timeout(&mut self, timeout: AckTimeout) -> Result<(), VerbError> {
-        // Linux treats 0 as "not set", and returns no error.
+        // Refuse 0 here: Linux accepts 0 without an error, but treats it as "not set".
         match timeout.value() {
             0 => Err(VerbError::new("rdma_set_option", libc::EINVAL)),
             value => self.id.raw.set_option(IdOption::AckTimeout(value)),
@@ -400,8 +400,8 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
             _ => (id.events.cause_of(error), true),
         };
         // ASSUMPTION: without a TCP stream, the device does nothing to the pair, now or later, if the provider promises
-        // that (`is_spared_by_failed_connects`). The query looks whether the device has moved the pair all the same.
-        // But not every device reports such a move.
+        // that (`is_spared_by_failed_connects`). The query is only an additional check: it shows whether the device has
+        // moved the pair all the same, but not every device reports such a move.
         let is_moved =
             had_stream || !pair.is_spared_by_failed_connects() || matches!(pair.query_state(), Ok(DeviceState::Error));
         Failed::ending(id, after_failure(pair, is_moved), cause)

@@ -133,7 +133,8 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
         let had_ended = self.link.end.is_known();
         let end = self.link.end_by(patience)?;
         if end.is_some() && !had_ended {
-            // An error is ignored: perhaps the device has moved the pair by itself, or the device was removed.
+            // The error is ignored: it can mean that the device has already moved the pair to Error by itself, or that
+            // the device was removed.
             let _ = self.pair.end_traffic();
         }
         Ok(end)
@@ -157,8 +158,8 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     #[allow(clippy::result_large_err, reason = "the connection comes back")]
     pub fn disconnect(self) -> Result<Disconnected<B, T>, Failed<Self>> {
         let Self { pair, data, mut link } = self;
-        // If this call fails, `is_told` is false, and `Disconnected::wait_for_number` makes the call again. If the
-        // program never calls that, the peer learns of the end only when the identifier is destroyed.
+        // If this call fails, `is_told` is false, and `Disconnected::wait_for_number` makes the call again, except on
+        // iWARP. Without another call, the peer learns of the end at the latest when the identifier is destroyed.
         let is_told = link.id.raw.disconnect().is_ok();
         match pair.into_error() {
             Ok(pair) => {

@@ -78,7 +78,7 @@ impl Victim {
         thread::scope(|scope| {
             let client = scope.spawn(move || connect(at, pair, &mark, WAIT).unwrap());
             let request = loop {
-                // Requests of hostile peers perhaps come before the friend's request. Their drop rejects them.
+                // Requests of hostile peers perhaps come before the friend's request. The drop of a request rejects it.
                 let request = self.request();
                 if request.data().framed() == Some(&b"friend"[..]) {
                     break request;

@@ -333,7 +333,7 @@ fn after_failure<B: Brand, T: Transport>(pair: QueuePair<B, Init, T>, is_iwarp: 
 fn peer_gone(error: VerbError) -> Cause {
     match error.errno() {
         // `EINVAL`: the end of the peer has moved the identifier to a state that does not allow the call. The other
-        // errors come from the TCP stream of iWARP.
+        // three errors come from the TCP stream of iWARP.
         libc::EINVAL | libc::ECONNRESET | libc::ENOTCONN | libc::EPIPE => Cause::PeerGone(error),
         _ => Cause::Call(error),
     }

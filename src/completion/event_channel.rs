@@ -90,7 +90,7 @@ impl EventChannel {
         if let Some(members) = &self.members {
             let mut table = members.table();
             table.queues.insert(address, Member { id, waker: Arc::clone(waker), is_ready: false });
-            // Room is reserved, so that taking events does not allocate.
+            // Reserve room in `ready` for all queues, so that `take_events` does not allocate.
             let room = table.queues.len();
             table.ready.reserve(room);
         }

@@ -191,8 +191,8 @@ impl AsyncEvents {
                 Ok(Taken::OfNobody) => continue,
                 Ok(Taken::Nothing) if fatal.load(Ordering::Relaxed) => return Err(EventsError::DeviceGone),
                 Ok(Taken::Nothing) => return Ok(None),
-                // The kernel answers `EIO` once the device is removed. That becomes the event `DeviceFatal` or, if such
-                // an event came before, an error.
+                // The kernel answers `EIO` after the device was removed. If no event `DeviceFatal` has come before,
+                // return this event for the `EIO`; otherwise return an error.
                 Err(error) if error.errno() == libc::EIO => {
                     if fatal.load(Ordering::Relaxed) {
                         return Err(EventsError::DeviceGone);

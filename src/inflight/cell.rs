@@ -19,8 +19,8 @@ use std::thread::LocalKey;
 #[repr(transparent)]
 pub(super) struct Cell<T>(UnsafeCell<MaybeUninit<T>>);
 
-// SAFETY: shared access reaches the value only through `put` and `take`, whose callers own the cell. So the value may
-// move to another thread, which `T: Send` allows.
+// SAFETY: shared access reaches the value only through `put` and `take`, whose callers own the cell. So threads that
+// share a cell can only move a value from one to another, which `T: Send` allows.
 unsafe impl<T: Send> Sync for Cell<T> {}
 
 impl<T> Cell<T> {

@@ -137,7 +137,7 @@ impl Entry {
         const { assert!(mem::align_of::<T>() > TAG) };
         // The low bits are zero, so adding the tag sets them. (`map_addr` costs two instructions more.)
         let tagged = pointer.as_ptr().wrapping_byte_add(tag).cast();
-        // SAFETY: `tagged` is not null: it points into the object of `pointer`. For `tag` is at most `TAG`, which is
+        // SAFETY: `tagged` is not null, since it points into the object of `pointer`: `tag` is at most `TAG`, which is
         // less than the alignment of `T` (asserted above), and `T` is not empty, so its size is at least its alignment.
         Self { tagged: ObjectPtr(unsafe { NonNull::new_unchecked(tagged) }) }
     }

@@ -72,8 +72,8 @@ mod models {
             }
             sending.join().unwrap();
             assert_eq!(seen, [1, 2]);
-            // The sender puts a message in before it sets the flag. If the message is taken in between, the flag stays
-            // set, and the next `take` finds nothing.
+            // `send` puts the message in before it sets the flag. If `take` takes the message in between, the flag is
+            // set afterwards although no message is left. The next `take` must then find nothing.
             assert!(mailbox.take().is_empty());
         });
     }

@@ -427,9 +427,9 @@ impl FreeCell<'_, '_> {
         let (call, entry) = Call::of(request, last);
         self.write(entry);
         // SAFETY: the ledger has the entry. Inline bytes stay borrowed until the session is closed: a batch borrows
-        // them for `'env` of `RawBatch`, and `post_all` closes the session before it returns, so within the lifetimes
-        // of its type `M`. The request was checked for this queue (`Accepted`), and the pair's type allows the
-        // operation. The queue's `Peers` keep the address handle of the recipient (`keep_recipient`).
+        // them for `'env` of `RawBatch`, and in `post_all` the type `M` borrows them for longer than the call, which
+        // closes the session before it returns. The request was checked for this queue (`Accepted`), and the pair's
+        // type allows the operation. The queue's `Peers` keep the address handle of the recipient (`keep_recipient`).
         unsafe { session.add(call, id) };
     }
 

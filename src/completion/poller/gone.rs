@@ -38,9 +38,9 @@ impl PollState {
         // work queue that the mail reported as gone.
         self.read_mail(control);
         let any = self.poll_device(control)?;
-        // Each waiting orphan has a count: how many completions that are older than the orphan may still be in the
-        // completion queue. One poll perhaps does not return all of them. So a poll with completions lowers each count
-        // by their number, and an empty poll sets all counts to 0.
+        // Each waiting orphan has a count: an upper limit of how many completions in the completion queue are older
+        // than the orphan. One poll perhaps does not find all of them. So a poll that finds completions lowers each
+        // count by their number, and a poll that finds none sets all counts to 0.
         let seen = if any { self.end.found() } else { u32::MAX };
         self.waiting_orphans.iter_mut().for_each(|(_, before)| *before = before.saturating_sub(seen));
         // The first of `waiting_orphans` has waited longest, and is to come out first. `ready_orphans` is emptied from
@@ -148,7 +148,7 @@ impl PollState {
     pub(in crate::completion) fn settle(&mut self, control: &Control) -> bool {
         self.read_mail(control);
         // A faulty device could give completions for ever, so the number of polls is limited. A correct device has no
-        // more completions than the capacity, so twice that is ample.
+        // more completions than the capacity, so this number is ample.
         let mut polls = control.room().capacity().saturating_mul(2).saturating_add(64);
         while polls > 0
             && self.needs_completions()

@@ -51,8 +51,8 @@ pub(crate) fn between(from: u64, to: u64) -> u32 {
 #[inline(always)]
 fn is_between(oldest: u64, id: u64, posted: u64) -> bool {
     // The low bits of an id name its work queue; the rotation moves the low bits of the difference to the top. If `id`
-    // and `oldest` name two work queues, one of these bits is set. Then the rotated number is greater than any count of
-    // requests.
+    // and `oldest` name different work queues, at least one of these bits is set. Then the rotated number is greater
+    // than any count of requests.
     id.wrapping_sub(oldest).rotate_right(NAME_BITS) < u64::from(between(oldest, posted))
 }
 

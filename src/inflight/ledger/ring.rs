@@ -86,11 +86,12 @@ impl<T> Clone for LedgerPtr<T> {
 }
 impl<T> Copy for LedgerPtr<T> {}
 
-// SAFETY: only one end at a time touches a cell (ledger 0), and the counters hand the cell over with release and
-// acquire. The user data in the header belongs to the poster. `Poster` is `Send` and `Sync` only if its user data is.
+// SAFETY: only one end at a time touches a cell (ledger 0) or the place of the sole value (ledger 3). An end gives them
+// to the other end with a release store to a counter, and the other end loads that counter with acquire. The user data
+// in the header belongs to the poster. `Poster` is `Send` and `Sync` only if its user data is.
 unsafe impl<T: Send> Send for LedgerPtr<T> {}
-// SAFETY: as for `Send` above. With a shared reference, too, only the end that owns a cell touches the cell, and only
-// the end that owns the place of the sole value touches that place.
+// SAFETY: as for `Send` above. If threads share one `LedgerPtr`, still only the end that owns a cell touches that cell,
+// and only the end that owns the place of the sole value touches that place.
 unsafe impl<T: Send> Sync for LedgerPtr<T> {}
 
 impl<T> Deref for LedgerPtr<T> {
@@ -173,22 +174,25 @@ impl<T> LedgerPtr<T> {
     /// The cell of an id.
     #[inline(always)]
     fn cell(&self, id: u64) -> &Cell<T> {
-        // The index never panics, since `cells_from` returns at least one cell. The compiler sees that, too.
+        // The index never panics, since `cells_from` returns at least one cell. The compiler sees that, and adds no
+        // check.
         &self.cells_from(id)[0]
     }
 
-    /// Moves a value out. If `is_oldest`, no older value is in flight, so this one may be the sole value.
+    /// Moves a value out. If `is_oldest`, this one may be the sole value.
     ///
     /// # Safety
     ///
     /// The value is in the ledger and belongs to the caller (ledger 0): the caller is the retirer, or is the poster and
-    /// has lowered `posted`. Nobody uses the ledger's copy of the value any more.
+    /// has lowered `posted`. Nobody uses the ledger's copy of the value any more. `is_oldest` is true only if no older
+    /// value is in flight, and false only if this value is not the sole value.
     #[inline(always)]
     unsafe fn take(&self, id: u64, is_oldest: bool) -> T {
-        // SAFETY: the value is the oldest one, and its cell belongs to the caller (caller). So the place of the sole
-        // value belongs to the caller, too (ledger 3).
+        // SAFETY: `id` is the oldest id, and its cell belongs to the end that calls `take` (caller). So the place of
+        // the sole value belongs to that end, too (ledger 3).
         let sole = if is_oldest { self.sole.with_mut(|sole| unsafe { (*sole).take() }) } else { None };
-        // SAFETY: the value is not the sole value, so its cell holds it (ledger 0), and the cell belongs to the caller.
+        // SAFETY: the value is not the sole value, so its cell holds it (ledger 0). The cell belongs to the end that
+        // calls `take` (caller).
         sole.unwrap_or_else(|| unsafe { self.cell(id).take() })
     }
 }
@@ -382,7 +386,9 @@ impl<T, P> Poster<T, P> {
         let others = self.outstanding().checked_sub(1)?;
         let newest = self.next_id().wrapping_sub(STEP);
         self.ledger().posted.store(newest, Ordering::Release);
-        // SAFETY: the value was in flight, and the retirer does not reach it (caller).
+        // SAFETY: the value was in flight, `posted` is lowered, and the retirer does not reach the value (caller). If
+        // `others` is not 0, older values were in flight when this one was posted, so it is not the sole value
+        // (ledger 3).
         Some(unsafe { self.ledger().take(newest, others == 0) })
     }
 }
@@ -627,8 +633,8 @@ impl<T> Prefix<'_, T> {
     #[inline(always)]
     fn take_first(&mut self) -> T {
         let id = self.oldest;
-        // SAFETY: the value is in flight (1). The poster wrote the value before it stored the `posted` that this end
-        // has acquired, and only this end takes values out.
+        // SAFETY: the value is in flight (1), and is the oldest (0). The poster wrote the value before it stored the
+        // `posted` that this end has acquired, and only this end takes values out.
         let value = unsafe { self.at.take(id, true) };
         self.oldest = after(id, 1);
         self.at.set_oldest(self.oldest);

@@ -49,7 +49,7 @@ impl<T> CellRow<T> {
         self.next = next.wrapping_add(1);
         // SAFETY: `next` is a cell of the ledger (0, caller), which is alive.
         let cell = unsafe { &*next };
-        // SAFETY: the cell is empty, and belongs to the caller (caller).
+        // SAFETY: the cell is empty, and belongs to the end that calls `write` (caller).
         unsafe { cell.put(value) };
     }
 }
@@ -203,8 +203,8 @@ impl Prefix<'_, Entry> {
         let Some(places) = free.spare_capacity_mut().get_mut(..count) else { return false };
         let mut bits = 0;
         for (cell, place) in row.iter().zip(places) {
-            // SAFETY: the value is in flight (prefix 1). If all values of the row are buffers, the copy replaces the
-            // value in the cell; otherwise the copy is not used.
+            // SAFETY: the value is in flight (prefix 1). `take` copies it and leaves the cell as it is. If all values
+            // of the row are buffers, only the copies are used from now on; otherwise only the values in the cells.
             let entry = ManuallyDrop::new(unsafe { cell.take() });
             bits |= entry.bits();
             *place = ManuallyDrop::into_inner(entry).into_maybe_buffer();
@@ -295,7 +295,8 @@ impl<T> AnyOrderRetirer<T> {
         }
         let (at, mut oldest) = (self.retirer.0.0, self.retirer.oldest());
         // SAFETY: the value is in flight and was not taken before. The poster wrote the value before it stored the
-        // `posted` that this end has acquired, and only this end takes values out.
+        // `posted` that this end has acquired, and only this end takes values out. Only the value with the id `oldest`
+        // can be the sole value (ledger 3).
         let value = unsafe { at.take(id, id == oldest) };
         self.flip(id);
         while self.is_taken(oldest) {
