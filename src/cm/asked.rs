@@ -93,7 +93,7 @@ impl<B: Brand, T: Reliable> Asked<B, T> {
                 // for the event. If that waker panics, the event is not lost. The panic is caught, so that this thread
                 // still returns the identifier and the pair.
                 let told = catch_unwind(AssertUnwindSafe(|| id.events.add_failure(&error)));
-                mem::forget(told); // the drop of the panic's value may panic again
+                mem::forget(told); // the drop of the panic's value can panic, too
             }
             (id, pair)
         };

@@ -195,7 +195,8 @@ impl<B: Brand, T: Reliable> Disconnected<B, T> {
     /// still in use then, for example because the peer has not disconnected, or if the device was removed. On iWARP the
     /// number may be used again at once.
     ///
-    /// If [`disconnect`](Connection::disconnect) could not tell rdma_cm of the end, this call tries again.
+    /// If [`disconnect`](Connection::disconnect) could not tell rdma_cm of the end, this call tries again, except on
+    /// iWARP.
     ///
     /// # Errors
     ///

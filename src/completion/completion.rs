@@ -52,7 +52,7 @@ impl<B> Completion<B> {
 
     /// Whether its memory goes home to a pool when it is dropped.
     pub(crate) fn goes_home(&self) -> bool {
-        self.entry.part().is_some_and(Descriptor::has_home)
+        self.entry.descriptor().is_some_and(Descriptor::has_home)
     }
 
     /// Whether the request succeeded.

@@ -36,13 +36,13 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(20);
 const SHARED_GRACE: Duration = Duration::from_millis(20);
 
 /// A [`Departing`] pair that waits for its destroy.
-pub(super) struct DepartingPair {
+pub(super) struct Departure {
     pub(super) pair: Box<dyn Departing>,
     since: Instant,
     flushed: Instant,
 }
 
-impl DepartingPair {
+impl Departure {
     pub(super) fn new(pair: Box<dyn Departing>) -> Self {
         let now = Instant::now();
         Self { pair, since: now, flushed: now }

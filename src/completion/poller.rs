@@ -11,7 +11,7 @@ mod unmatched;
 
 use super::completion::{Completion, Ended};
 use super::control::Control;
-use super::departing::DepartingPair;
+use super::departing::Departure;
 use super::message::Orphan;
 use super::out_of_order::OutOfOrder;
 use super::queue::CqInner;
@@ -239,7 +239,7 @@ pub(super) struct PollState {
     /// The work queues that have completed in another order than they were posted in.
     out_of_order: OutOfOrder,
     /// Pairs to destroy once none of their requests is in flight.
-    departing: Vec<DepartingPair>,
+    departing: Vec<Departure>,
     /// Whether a pair could not be destroyed. If so, the device may use for ever what the pair has in flight here.
     has_leaked: bool,
     end: PollEnd,

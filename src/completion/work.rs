@@ -115,7 +115,7 @@ fn is_v4(header: &[u8; HEADER_BYTES]) -> bool {
 impl<B> Datagram<B> {
     /// Whether the buffer belongs to that domain.
     pub(crate) fn is_of(&self, domain: DomainId) -> bool {
-        self.buffer.part().is_of(domain)
+        self.buffer.descriptor().is_of(domain)
     }
 
     /// The message.

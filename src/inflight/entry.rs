@@ -29,18 +29,18 @@ pub(super) mod sealed {
         fn filled(&self, key: Key) -> usize;
         /// The number of filled bytes of one buffer or of inline bytes, if it is not 0 and fits in one message;
         /// otherwise 0.
-        fn message(&self, _: Key) -> u32 {
+        fn message_bytes(&self, _: Key) -> u32 {
             0
         }
         /// The descriptor of one buffer; `None` for a list and for inline bytes.
-        fn part(&self, key: Key) -> Option<&Descriptor>;
+        fn descriptor(&self, key: Key) -> Option<&Descriptor>;
         /// The list; `None` if the memory is not a list.
         fn list(&mut self, _: Key) -> Option<&mut ListInner> {
             None
         }
         /// The number of scatter/gather elements (0 for inline bytes), and the number of bytes that fit in them.
         fn extent(&self, key: Key) -> (usize, usize) {
-            self.part(key).map_or((0, 0), |part| (1, part.capacity()))
+            self.descriptor(key).map_or((0, 0), |part| (1, part.capacity()))
         }
         /// The inline bytes; empty for registered memory.
         fn bytes(&self, _: Key) -> &[u8] {
@@ -181,7 +181,7 @@ impl Entry {
 
     /// The descriptor, if the entry has a buffer or a share of one.
     #[inline(always)]
-    pub(crate) fn part(&self) -> Option<&Descriptor> {
+    pub(crate) fn descriptor(&self) -> Option<&Descriptor> {
         // SAFETY: the descriptor is alive, since the entry owns a reference to it (0, 1).
         matches!(self.form(), UNIQUE | SHARED).then(|| unsafe { self.untagged().as_ref() })
     }
@@ -359,7 +359,7 @@ fn drop_list_or_window(entry: Entry) {
 
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entry").field("part", &self.part()).finish_non_exhaustive()
+        f.debug_struct("Entry").field("part", &self.descriptor()).finish_non_exhaustive()
     }
 }
 
@@ -367,19 +367,19 @@ impl<B> Postable<B> for Buffer<B> {
     type Rest = ();
     #[inline(always)]
     fn filled(&self, _: Key) -> usize {
-        self.part().filled()
+        self.descriptor().filled()
     }
     #[inline(always)]
-    fn message(&self, _: Key) -> u32 {
-        self.part().message()
+    fn message_bytes(&self, _: Key) -> u32 {
+        self.descriptor().message_bytes()
     }
     #[inline(always)]
     fn is_of(&self, domain: DomainId, _: Key) -> bool {
-        self.part().is_of(domain)
+        self.descriptor().is_of(domain)
     }
     #[inline(always)]
-    fn part(&self, _: Key) -> Option<&Descriptor> {
-        Some(self.part())
+    fn descriptor(&self, _: Key) -> Option<&Descriptor> {
+        Some(self.descriptor())
     }
     #[inline(always)]
     fn into_entry(self, operation: Operation, _: Key) -> (Entry, ()) {
@@ -394,19 +394,19 @@ impl<B> Postable<B> for SharedBuffer<B> {
     type Rest = ();
     #[inline(always)]
     fn filled(&self, _: Key) -> usize {
-        self.part().filled()
+        self.descriptor().filled()
     }
     #[inline(always)]
-    fn message(&self, _: Key) -> u32 {
-        self.part().message()
+    fn message_bytes(&self, _: Key) -> u32 {
+        self.descriptor().message_bytes()
     }
     #[inline(always)]
     fn is_of(&self, domain: DomainId, _: Key) -> bool {
-        self.part().is_of(domain)
+        self.descriptor().is_of(domain)
     }
     #[inline(always)]
-    fn part(&self, _: Key) -> Option<&Descriptor> {
-        Some(self.part())
+    fn descriptor(&self, _: Key) -> Option<&Descriptor> {
+        Some(self.descriptor())
     }
     #[inline(always)]
     fn into_entry(self, operation: Operation, _: Key) -> (Entry, ()) {
@@ -426,7 +426,7 @@ impl<B> Postable<B> for BufferList<B> {
     fn is_of(&self, domain: DomainId, _: Key) -> bool {
         self.inner().is_of(domain)
     }
-    fn part(&self, _: Key) -> Option<&Descriptor> {
+    fn descriptor(&self, _: Key) -> Option<&Descriptor> {
         None
     }
     fn list(&mut self, _: Key) -> Option<&mut ListInner> {

@@ -265,7 +265,7 @@ impl<'q> PendingPosts<'q> {
     /// Rings the doorbell: hands the pending requests to the device. Afterwards none is pending. The caller [refreshes
     /// the room](Self::refresh_room) before it adds more. A failure leaves no room.
     #[inline(always)]
-    pub(super) fn ring(&mut self) -> Result<(), PostFailure> {
+    pub(super) fn ring_doorbell(&mut self) -> Result<(), PostFailure> {
         if self.queue.sessions().is_some() {
             return self.complete().map_err(|source| (source, None));
         }
@@ -274,7 +274,7 @@ impl<'q> PendingPosts<'q> {
         // SAFETY: `chain` is a list of the requests that were pending before `publish`. All of them are filled (0), and
         // are the newest requests of the ledger. The ledger owns their memory. Inline bytes stay borrowed until after
         // this doorbell, by `'env` of `RawBatch`.
-        let result = unsafe { self.queue.ring(chain.first()) };
+        let result = unsafe { self.queue.hand_over(chain.first()) };
         result.inspect_err(|_| self.forget_room())
     }
 

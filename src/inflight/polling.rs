@@ -23,7 +23,7 @@ use crate::provider::handles::ObjectPtr;
 use crate::provider::reviewed::{Teardown, Walk};
 use crate::sys::inline::{self as verbs, PollCq, RequestNotify};
 use crate::sys::{
-    ibv_cq, ibv_cq_ex, ibv_create_cq_wc_flags as with, ibv_poll_cq_attr, ibv_wc, ibv_wc_flags, ibv_wc_opcode,
+    ibv_cq, ibv_cq_ex, ibv_create_cq_wc_flags as Fields, ibv_poll_cq_attr, ibv_wc, ibv_wc_flags, ibv_wc_opcode,
     ibv_wc_status,
 };
 use crate::verb_error::VerbError;
@@ -281,12 +281,12 @@ unsafe extern "C" fn poll_zeroed_and_locked(cq: *mut ibv_cq, count: c_int, polle
 
 /// The fields that the library reads. The operation, the flags and the provider's code are not in the list, because
 /// every extended queue has them.
-pub(super) const FIELDS: u32 = with::IBV_WC_EX_WITH_BYTE_LEN.0
-    | with::IBV_WC_EX_WITH_IMM.0
-    | with::IBV_WC_EX_WITH_QP_NUM.0
-    | with::IBV_WC_EX_WITH_SRC_QP.0
-    | with::IBV_WC_EX_WITH_SLID.0
-    | with::IBV_WC_EX_WITH_SL.0;
+pub(super) const FIELDS: u32 = Fields::IBV_WC_EX_WITH_BYTE_LEN.0
+    | Fields::IBV_WC_EX_WITH_IMM.0
+    | Fields::IBV_WC_EX_WITH_QP_NUM.0
+    | Fields::IBV_WC_EX_WITH_SRC_QP.0
+    | Fields::IBV_WC_EX_WITH_SLID.0
+    | Fields::IBV_WC_EX_WITH_SL.0;
 
 /// The function that polls the extended queues of a provider; `None` if the provider was not reviewed for them.
 fn poll_of(walk: Walk) -> Option<PollCq> {

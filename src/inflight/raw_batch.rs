@@ -75,7 +75,7 @@ pub(crate) fn batch<'env, B, R>(
 ) -> Result<R, BatchError<B, R>> {
     with_stage(|stage| {
         let (mut batch, result) = f(RawBatch::of(queue.id(), PendingPosts::new(queue, stage)));
-        batch.ring();
+        batch.ring_doorbell();
         if batch.fault.is_none() {
             // A drop would do nothing: no request is pending, and no session is open. `forget` saves the checks of the
             // drop.
@@ -104,7 +104,7 @@ pub(super) fn run<'env, B, R>(
 ) -> Result<R, BatchError<B, R>> {
     let mut batch = RawBatch::of(start, pending);
     let result = f(&mut batch);
-    batch.ring();
+    batch.ring_doorbell();
     if batch.fault.is_none() {
         // A drop would do nothing: no request is pending, and no session is open. `forget` saves the checks of the
         // drop.
@@ -284,7 +284,7 @@ impl<'env, B> RawBatch<'_, 'env, B> {
     #[cold]
     #[inline(never)]
     fn ring_for_room(&mut self) -> bool {
-        self.ring();
+        self.ring_doorbell();
         if self.fault.is_none() {
             self.pending.refresh_room();
         }
@@ -311,9 +311,9 @@ impl<'env, B> RawBatch<'_, 'env, B> {
 
     /// Hands the pending requests to the device.
     #[inline(always)]
-    fn ring(&mut self) {
+    fn ring_doorbell(&mut self) {
         let before = self.pending.id();
-        if let Err(failed) = self.pending.ring() {
+        if let Err(failed) = self.pending.ring_doorbell() {
             self.refused(before, failed);
         }
     }

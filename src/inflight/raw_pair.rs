@@ -20,7 +20,7 @@ use crate::domain::DomainInner;
 use crate::inflight::ledger::Poster;
 use crate::memory::WindowCore;
 use crate::provider::handles::{self, PairNeeds};
-use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_create_send_ops_flags as with, ibv_qp_type};
+use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_create_send_ops_flags as SendOps, ibv_qp_type};
 use crate::types::{Gid, Qpn};
 use crate::verb_error::VerbError;
 use std::{mem, ptr::NonNull, sync::Arc};
@@ -62,19 +62,19 @@ pub(crate) struct PairAttributes<'a> {
 }
 
 /// The operations that a pair is created for: all that the library posts on that transport.
-fn operations(kind: ibv_qp_type, posting: Posting) -> with {
-    let sends = with::IBV_QP_EX_WITH_SEND | with::IBV_QP_EX_WITH_SEND_WITH_IMM;
-    let writes = with::IBV_QP_EX_WITH_RDMA_WRITE | with::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
-    let atomics = with::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | with::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+fn operations(kind: ibv_qp_type, posting: Posting) -> SendOps {
+    let sends = SendOps::IBV_QP_EX_WITH_SEND | SendOps::IBV_QP_EX_WITH_SEND_WITH_IMM;
+    let writes = SendOps::IBV_QP_EX_WITH_RDMA_WRITE | SendOps::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+    let atomics = SendOps::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | SendOps::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
     let atomic_writes = match posting {
-        Posting::AtomicWrites => with::IBV_QP_EX_WITH_ATOMIC_WRITE,
-        _ => with(0),
+        Posting::AtomicWrites => SendOps::IBV_QP_EX_WITH_ATOMIC_WRITE,
+        _ => SendOps(0),
     };
     atomic_writes
         | match kind {
             ibv_qp_type::IBV_QPT_UD => sends,
             ibv_qp_type::IBV_QPT_UC => sends | writes,
-            _ => sends | writes | with::IBV_QP_EX_WITH_RDMA_READ | atomics,
+            _ => sends | writes | SendOps::IBV_QP_EX_WITH_RDMA_READ | atomics,
         }
 }
 
@@ -167,7 +167,7 @@ impl RawPair {
     }
 
     /// Adds the pair to the table in which asynchronous events look up their objects.
-    pub(crate) fn note(&self) {
+    pub(crate) fn list_for_events(&self) {
         let object = Object::QueuePair(Qpn::from_device(self.number));
         self.domain.context.objects.note(self.handle.address(), object);
     }

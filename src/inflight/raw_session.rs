@@ -152,7 +152,7 @@ impl Session {
                 // `message` is the number of filled bytes, and equals the `length` of the `Call`. For a send or a
                 // write, `length` is the number of filled bytes. For a read or an atomic, `Data::of` has set that
                 // number to `length`.
-                let length = part.message();
+                let length = part.message_bytes();
                 // SAFETY: the pair has this function (0).
                 unsafe { verbs::ibv_wr_set_sge(qp, part.lkey(), part.device_addr(), length) };
             }
@@ -228,7 +228,7 @@ impl Data {
     /// The bytes of `memory`. If the operation fills the memory, `length` bytes count as filled afterwards.
     #[inline(always)]
     fn of<B, M: Postable<B>>(memory: &mut M, operation: Operation, length: u32) -> Self {
-        if let Some(part) = memory.part(KEY) {
+        if let Some(part) = memory.descriptor(KEY) {
             if operation.fills() {
                 part.set_filled(length as usize);
             }

@@ -133,18 +133,20 @@ impl Action {
         if self.has_immediate() && limits.is_iwarp() {
             return None;
         }
-        let (length, within) = match (self.operation, memory.part(KEY)) {
+        let (length, within) = match (self.operation, memory.descriptor(KEY)) {
             _ if memory.recipient(KEY).is_some() => return None,
-            (Operation::Send | Operation::Receive, Some(_)) => (memory.message(KEY), u64::from(u32::MAX)),
-            (Operation::Send | Operation::Receive, None) => (memory.message(KEY), limits.inline_bytes.into()),
-            (Operation::Write, Some(_)) => (memory.message(KEY), self.remote_len),
-            (Operation::Write, None) => (memory.message(KEY), self.remote_len.min(limits.inline_bytes.into())),
+            (Operation::Send | Operation::Receive, Some(_)) => (memory.message_bytes(KEY), u64::from(u32::MAX)),
+            (Operation::Send | Operation::Receive, None) => (memory.message_bytes(KEY), limits.inline_bytes.into()),
+            (Operation::Write, Some(_)) => (memory.message_bytes(KEY), self.remote_len),
+            (Operation::Write, None) => (memory.message_bytes(KEY), self.remote_len.min(limits.inline_bytes.into())),
             (Operation::Read, _) if !limits.reads() => return None,
             (Operation::CompareAndSwap | Operation::FetchAndAdd, _) if !limits.atomics() => return None,
-            (Operation::Read, Some(part)) => (u32::try_from(self.remote_len).unwrap_or(0), part.receives().into()),
+            (Operation::Read, Some(part)) => {
+                (u32::try_from(self.remote_len).unwrap_or(0), part.receive_capacity().into())
+            }
             (Operation::CompareAndSwap | Operation::FetchAndAdd, Some(part)) => {
                 let aligned = (self.remote_addr | part.device_addr()).is_multiple_of(8);
-                (if aligned && self.remote_len >= 8 { 8 } else { 0 }, part.receives().into())
+                (if aligned && self.remote_len >= 8 { 8 } else { 0 }, part.receive_capacity().into())
             }
             _ => return None,
         };
@@ -212,7 +214,7 @@ impl Action {
                 (8, 8)
             }
             Operation::CompareAndSwap | Operation::FetchAndAdd => {
-                let address = memory.part(KEY).map_or(0, Descriptor::device_addr);
+                let address = memory.descriptor(KEY).map_or(0, Descriptor::device_addr);
                 for (address, len_bytes) in [(self.remote_addr, self.remote_len), (address, capacity as u64)] {
                     if len_bytes < 8 || !address.is_multiple_of(8) {
                         return Err(RequestFlaw::NotAWord { address, len_bytes });

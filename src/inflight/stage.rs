@@ -4,7 +4,7 @@
 use super::cell::with_local;
 use super::entry::sealed::Postable;
 use super::request::Accepted;
-use super::work_queue::{Staged, Taken, undo_fill};
+use super::work_queue::{Filled, Staged, undo_fill};
 use super::{Entry, WorkId};
 use std::cell::Cell;
 use std::mem::offset_of;
@@ -16,7 +16,7 @@ pub(crate) const STAGED: usize = 32;
 /// A place for one request in a stage.
 pub(super) struct Slot {
     staged: Staged,
-    /// See [`Taken::filled_before`].
+    /// See [`Filled::filled_before`].
     filled_before: Cell<usize>,
 }
 // A pointer to a slot is also a pointer to its request.
@@ -36,7 +36,7 @@ impl Slot {
         last: bool,
     ) -> Entry {
         let fills = request.action().operation.fills();
-        let Taken { entry, filled_before, .. } = self.staged.fill(request, id, last);
+        let Filled { entry, filled_before, .. } = self.staged.fill(request, id, last);
         if fills {
             self.filled_before.set(filled_before);
         }

@@ -17,7 +17,7 @@ use crate::sys;
 use crate::sys::inline::{PostReceive as PostReceiveVerb, PostSend as PostSendVerb};
 use crate::types::ReadDepth;
 use crate::verb_error::VerbError;
-pub(super) use post::{PostFailure, SharedPosts, Staged, Taken, Unqueued, undo_fill};
+pub(super) use post::{Filled, PostFailure, SharedPosts, Staged, Unqueued, undo_fill};
 use std::{ptr::NonNull, sync::Arc};
 
 /// A work queue of a queue pair. `V` is the provider's function that posts to it. Only the holder of `&mut` posts.

@@ -40,14 +40,18 @@ impl<B> Buffer<B> {
     ///
     /// The buffer's region is not registered as [`Windowed`](crate::access::Windowed). The buffer comes back.
     pub fn into_bindable(self) -> Result<Bindable<B>, NotBindable<Self>> {
-        if self.part().region().may_bind() { Ok(Bindable { buffer: self }) } else { Err(NotBindable { buffer: self }) }
+        if self.descriptor().region().may_bind() {
+            Ok(Bindable { buffer: self })
+        } else {
+            Err(NotBindable { buffer: self })
+        }
     }
 }
 
 impl<B> Bindable<B> {
     /// A buffer of a region with the rights `A`.
     pub(super) fn of_region<A: MayBind>(buffer: Buffer<B>) -> Self {
-        debug_assert!(buffer.part().region().has_rights::<A>());
+        debug_assert!(buffer.descriptor().region().has_rights::<A>());
         Self { buffer }
     }
 
@@ -62,12 +66,12 @@ impl<B> Bindable<B> {
 
     /// Whether the buffer's region belongs to that domain.
     pub(crate) fn is_of(&self, domain: DomainId) -> bool {
-        self.buffer.part().is_of(domain)
+        self.buffer.descriptor().is_of(domain)
     }
 
     /// Its address, its length in bytes, and the length of its region in bytes.
     pub(crate) fn extent(&self) -> (u64, u64, u64) {
-        let part = self.buffer.part();
+        let part = self.buffer.descriptor();
         (part.device_addr(), part.capacity() as u64, part.region().len_bytes() as u64)
     }
 

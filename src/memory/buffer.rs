@@ -38,7 +38,7 @@ impl<B> Buffer<B> {
     }
 
     #[inline(always)]
-    pub(crate) fn part(&self) -> &Descriptor {
+    pub(crate) fn descriptor(&self) -> &Descriptor {
         &self.part
     }
 
@@ -244,7 +244,7 @@ impl<B> SharedBuffer<B> {
     }
 
     #[inline(always)]
-    pub(crate) fn part(&self) -> &Descriptor {
+    pub(crate) fn descriptor(&self) -> &Descriptor {
         &self.part
     }
 

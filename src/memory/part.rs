@@ -177,7 +177,7 @@ impl Descriptor {
     /// take that many.
     #[inline(always)]
     pub(crate) fn fill(&self, len_bytes: usize) -> bool {
-        let fits = len_bytes <= self.receives() as usize;
+        let fits = len_bytes <= self.receive_capacity() as usize;
         if fits {
             self.filled.store(len_bytes, Ordering::Relaxed);
             self.element.length.store(len_bytes as u32, Ordering::Relaxed);
@@ -187,13 +187,13 @@ impl Descriptor {
 
     /// How many bytes are filled, if one message can carry them; else 0.
     #[inline(always)]
-    pub(crate) fn message(&self) -> u32 {
+    pub(crate) fn message_bytes(&self) -> u32 {
         self.element.length.load(Ordering::Relaxed)
     }
 
     /// How many bytes a receive into this part takes at most.
     #[inline(always)]
-    pub(crate) fn receives(&self) -> u32 {
+    pub(crate) fn receive_capacity(&self) -> u32 {
         self.whole.length
     }
 

@@ -178,7 +178,7 @@ impl WindowInner {
         Rkey(if self.is_type_1() { self.core.device_rkey() } else { self.rkey })
     }
 
-    pub(super) fn part(&self) -> Option<&Descriptor> {
+    pub(super) fn descriptor(&self) -> Option<&Descriptor> {
         self.part.as_deref()
     }
 

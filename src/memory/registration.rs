@@ -414,7 +414,7 @@ impl RegionInner {
         // SAFETY: `memory` is an owner that was taken apart, so nobody else uses its bytes. The owner of a dma-buf also
         // keeps the descriptor open. On success the region holds the owner, and only `end` releases it, after the
         // registration has ended.
-        match unsafe { Self::new(domain, span) } {
+        match unsafe { Self::register_span(domain, span) } {
             Ok(mut region) => {
                 region.owner = Some(memory.hold());
                 Ok(region)
@@ -428,7 +428,7 @@ impl RegionInner {
         let span = Span::of::<LocalRead, u8>(ptr::from_ref(bytes).cast_mut());
         // SAFETY: the bytes are borrowed for `'static`, so nobody writes or frees them. With these rights the device
         // only reads them.
-        unsafe { Self::new(domain, span) }
+        unsafe { Self::register_span(domain, span) }
     }
 
     /// Registers memory that has another owner.
@@ -437,7 +437,7 @@ impl RegionInner {
     ///
     /// Until the registration has ended, the bytes of `span` stay where they are and may be accessed by the device, and
     /// by peers, as its rights say. The descriptor in `span` is open.
-    unsafe fn new(domain: &Arc<DomainInner>, span: Span) -> Result<Self, RegisterFailure> {
+    unsafe fn register_span(domain: &Arc<DomainInner>, span: Span) -> Result<Self, RegisterFailure> {
         span.check()?;
         let atomic = span.rights.0 & sys::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0 != 0;
         if atomic && domain.context.is_iwarp() {
@@ -596,7 +596,7 @@ impl<'env, H> Lending<'env, H> {
         } else {
             // SAFETY: the memory is borrowed mutably, or shared if the rights allow only reads (0). It stays borrowed
             // until no request and no peer can access it any more (caller).
-            unsafe { RegionInner::new(domain, span) }?
+            unsafe { RegionInner::register_span(domain, span) }?
         };
         // `take` moves the registration into the `Loan`. The region keeps its address and its keys, so that requests
         // can name them.

@@ -224,7 +224,7 @@ pub(crate) fn of_pair<B>(
 
 impl<B, K: WindowType> Window<B, K> {
     pub(crate) fn of(inner: Box<WindowInner>) -> Self {
-        debug_assert!(inner.is_type_1() == K::ONE && inner.part().is_none());
+        debug_assert!(inner.is_type_1() == K::ONE && inner.descriptor().is_none());
         Self { inner, brand: PhantomData, kind: PhantomData }
     }
 
@@ -251,7 +251,7 @@ impl<B, K: WindowType> Window<B, K> {
 
 impl<B, K: WindowType> BoundWindow<B, K> {
     pub(crate) fn of(inner: Box<WindowInner>) -> Self {
-        debug_assert!(inner.is_type_1() == K::ONE && inner.part().is_some());
+        debug_assert!(inner.is_type_1() == K::ONE && inner.descriptor().is_some());
         Self { inner, brand: PhantomData, kind: PhantomData }
     }
 
@@ -264,13 +264,13 @@ impl<B, K: WindowType> BoundWindow<B, K> {
     }
 
     fn address(&self) -> u64 {
-        self.inner.part().map_or(0, Descriptor::device_addr)
+        self.inner.descriptor().map_or(0, Descriptor::device_addr)
     }
 
     /// How many bytes it is bound over.
     #[allow(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
-        self.inner.part().map_or(0, Descriptor::capacity)
+        self.inner.descriptor().map_or(0, Descriptor::capacity)
     }
 
     /// The key that peers name.
@@ -308,7 +308,7 @@ impl<B, K: WindowType> BoundWindow<B, K> {
         let within = self.len() as u64;
         OutOfBounds::check(offset as u64, len_bytes as u64, within)?;
         let missing = OutOfBounds { offset: offset as u64, len_bytes: len_bytes as u64, within };
-        let part = self.inner.part().ok_or(missing)?;
+        let part = self.inner.descriptor().ok_or(missing)?;
         let region = part.region();
         // The region and the part both start at a multiple of 8, so each word of the window is a word of the region.
         Ok((region, part.address().addr() - region.address().addr() + offset))
@@ -424,7 +424,7 @@ macro_rules! debug {
     ($($name:ident<$($parameter:ident),*>),*) => {$(
         impl<$($parameter),*> fmt::Debug for $name<$($parameter),*> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_struct(stringify!($name)).field("part", &self.inner.part()).finish_non_exhaustive()
+                f.debug_struct(stringify!($name)).field("part", &self.inner.descriptor()).finish_non_exhaustive()
             }
         }
     )*};

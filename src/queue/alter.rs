@@ -6,7 +6,7 @@ use super::pair::QueuePair;
 use super::state::{Alterable, AlterableWhileDraining, DeviceState, ReadyToSend, SendQueueDrain, State};
 use super::transport::{Connected, Connectionless, Reliable, Transport, code};
 use crate::domain::Brand;
-use crate::sys::ibv_qp_attr_mask as mask;
+use crate::sys::ibv_qp_attr_mask as Mask;
 use crate::types::{AckTimeout, Mtu, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer};
 use crate::verb_error::VerbError;
 
@@ -50,17 +50,17 @@ impl SqdAttributes {
             }
         };
         to.timeout = self.timeout.map_or(0, AckTimeout::value);
-        set(self.timeout.is_some(), mask::IBV_QP_TIMEOUT);
+        set(self.timeout.is_some(), Mask::IBV_QP_TIMEOUT);
         to.retry_cnt = self.retry_count.map_or(0, RetryCount::value);
-        set(self.retry_count.is_some(), mask::IBV_QP_RETRY_CNT);
+        set(self.retry_count.is_some(), Mask::IBV_QP_RETRY_CNT);
         to.rnr_retry = self.rnr_retry.map_or(0, RnrRetry::value);
-        set(self.rnr_retry.is_some(), mask::IBV_QP_RNR_RETRY);
+        set(self.rnr_retry.is_some(), Mask::IBV_QP_RNR_RETRY);
         to.max_rd_atomic = self.initiator_depth.map_or(0, ReadDepth::value);
-        set(self.initiator_depth.is_some(), mask::IBV_QP_MAX_QP_RD_ATOMIC);
+        set(self.initiator_depth.is_some(), Mask::IBV_QP_MAX_QP_RD_ATOMIC);
         to.max_dest_rd_atomic = self.responder_depth.map_or(0, ReadDepth::value);
-        set(self.responder_depth.is_some(), mask::IBV_QP_MAX_DEST_RD_ATOMIC);
+        set(self.responder_depth.is_some(), Mask::IBV_QP_MAX_DEST_RD_ATOMIC);
         to.pkey_index = self.pkey_index.unwrap_or(0);
-        set(self.pkey_index.is_some(), mask::IBV_QP_PKEY_INDEX);
+        set(self.pkey_index.is_some(), Mask::IBV_QP_PKEY_INDEX);
     }
 }
 
@@ -114,23 +114,23 @@ pub struct QueuePairAttributes {
 
 /// The fields that [`QueuePairAttributes`] is made from. They are listed one by one, since a device may refuse a mask
 /// with bits that it does not know.
-const QUERIED: mask = mask(
-    mask::IBV_QP_STATE.0
-        | mask::IBV_QP_EN_SQD_ASYNC_NOTIFY.0
-        | mask::IBV_QP_ACCESS_FLAGS.0
-        | mask::IBV_QP_PORT.0
-        | mask::IBV_QP_PKEY_INDEX.0
-        | mask::IBV_QP_PATH_MTU.0
-        | mask::IBV_QP_DEST_QPN.0
-        | mask::IBV_QP_RQ_PSN.0
-        | mask::IBV_QP_SQ_PSN.0
-        | mask::IBV_QP_TIMEOUT.0
-        | mask::IBV_QP_RETRY_CNT.0
-        | mask::IBV_QP_RNR_RETRY.0
-        | mask::IBV_QP_MIN_RNR_TIMER.0
-        | mask::IBV_QP_MAX_QP_RD_ATOMIC.0
-        | mask::IBV_QP_MAX_DEST_RD_ATOMIC.0
-        | mask::IBV_QP_QKEY.0,
+const QUERIED: Mask = Mask(
+    Mask::IBV_QP_STATE.0
+        | Mask::IBV_QP_EN_SQD_ASYNC_NOTIFY.0
+        | Mask::IBV_QP_ACCESS_FLAGS.0
+        | Mask::IBV_QP_PORT.0
+        | Mask::IBV_QP_PKEY_INDEX.0
+        | Mask::IBV_QP_PATH_MTU.0
+        | Mask::IBV_QP_DEST_QPN.0
+        | Mask::IBV_QP_RQ_PSN.0
+        | Mask::IBV_QP_SQ_PSN.0
+        | Mask::IBV_QP_TIMEOUT.0
+        | Mask::IBV_QP_RETRY_CNT.0
+        | Mask::IBV_QP_RNR_RETRY.0
+        | Mask::IBV_QP_MIN_RNR_TIMER.0
+        | Mask::IBV_QP_MAX_QP_RD_ATOMIC.0
+        | Mask::IBV_QP_MAX_DEST_RD_ATOMIC.0
+        | Mask::IBV_QP_QKEY.0,
 );
 
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
@@ -212,7 +212,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     {
         self.alter(|modify| {
             modify.attributes.qkey = qkey.0;
-            modify.mask |= mask::IBV_QP_QKEY;
+            modify.mask |= Mask::IBV_QP_QKEY;
         })
     }
 }
@@ -253,7 +253,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     {
         let local = self.inner.core.local;
         local.reaches(path, local.mtu)?;
-        self.alter_drained(|modify| modify.set_path(path, local.port, local.row()))
+        self.alter_drained(|modify| modify.set_path(path, local.port, local.gid_index()))
     }
 
     fn alter_drained(&mut self, set: impl FnOnce(&mut Modify)) -> Result<(), TransitionFailure>
@@ -290,7 +290,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
             local.has_pkey(row)?;
         }
         self.inner.core.has_depths(attr.responder_depth, attr.initiator_depth)?;
-        self.alter_drained(|modify| attr.add_to(modify, local.port, local.row()))?;
+        self.alter_drained(|modify| attr.add_to(modify, local.port, local.gid_index()))?;
         if let Some(depth) = attr.initiator_depth {
             self.inner.send.set_initiator_depth(depth);
         }

@@ -3,7 +3,7 @@
 
 use crate::device::Port;
 use crate::inflight::Posting;
-use crate::sys::{self, ibv_access_flags, ibv_qp_attr_mask as mask};
+use crate::sys::{self, ibv_access_flags, ibv_qp_attr_mask as Mask};
 use crate::types::{
     AckTimeout, Gid, Mtu, OutOfRange, PortNumber, Psn, Qkey, Qpn, ReadDepth, RetryCount, RnrRetry, RnrTimer,
 };
@@ -13,13 +13,13 @@ mod sealed {
 
     /// The attributes of the transition from Reset to Init.
     #[allow(unnameable_types, reason = "seals the attributes of `Transport`")]
-    pub trait Init: for<'p> From<&'p Port> {
+    pub trait ToInit: for<'p> From<&'p Port> {
         fn port(&self) -> &Port;
         fn pkey_index(&self) -> u16;
         fn modify(&self, kind: sys::ibv_qp_type) -> Modify;
     }
 }
-pub(super) use sealed::Init;
+pub(super) use sealed::ToInit;
 
 /// How many requests a queue pair may have in flight, how large they may be, and how they are posted.
 ///
@@ -138,7 +138,7 @@ impl From<&Port> for InitAttributes {
     }
 }
 
-impl Init for InitAttributes {
+impl ToInit for InitAttributes {
     fn port(&self) -> &Port {
         &self.port
     }
@@ -172,7 +172,7 @@ impl From<&Port> for DatagramInitAttributes {
     }
 }
 
-impl Init for DatagramInitAttributes {
+impl ToInit for DatagramInitAttributes {
     fn port(&self) -> &Port {
         &self.port
     }
@@ -184,7 +184,7 @@ impl Init for DatagramInitAttributes {
     fn modify(&self, _: sys::ibv_qp_type) -> Modify {
         let mut this = Modify::init(&self.port, self.pkey_index);
         this.attributes.qkey = self.qkey.0;
-        this.mask |= mask::IBV_QP_QKEY;
+        this.mask |= Mask::IBV_QP_QKEY;
         this
     }
 }
@@ -369,25 +369,25 @@ impl Default for ConnectAttributes {
 #[allow(missing_debug_implementations, reason = "nobody gets one")]
 pub struct Modify {
     pub(super) attributes: sys::ibv_qp_attr,
-    pub(super) mask: mask,
+    pub(super) mask: Mask,
 }
 
 impl Modify {
     /// Changes the state and no other attribute.
     pub(super) fn to(state: sys::ibv_qp_state) -> Self {
-        Self { attributes: sys::ibv_qp_attr { qp_state: state, ..Default::default() }, mask: mask::IBV_QP_STATE }
+        Self { attributes: sys::ibv_qp_attr { qp_state: state, ..Default::default() }, mask: Mask::IBV_QP_STATE }
     }
 
     /// Starts without a state, for changes in place: some devices treat a change to the current state as a transition.
     pub(super) fn without_state() -> Self {
-        Self { attributes: sys::ibv_qp_attr::default(), mask: mask(0) }
+        Self { attributes: sys::ibv_qp_attr::default(), mask: Mask(0) }
     }
 
     /// Moves to Send Queue Drain, with an event when the queue is drained.
     pub(super) fn drain() -> Self {
         let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_SQD);
         this.attributes.en_sqd_async_notify = 1;
-        this.mask |= mask::IBV_QP_EN_SQD_ASYNC_NOTIFY;
+        this.mask |= Mask::IBV_QP_EN_SQD_ASYNC_NOTIFY;
         this
     }
 
@@ -396,7 +396,7 @@ impl Modify {
         let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_INIT);
         this.attributes.port_num = port.number().value();
         this.attributes.pkey_index = pkey_index;
-        this.mask = this.mask | mask::IBV_QP_PORT | mask::IBV_QP_PKEY_INDEX;
+        this.mask = this.mask | Mask::IBV_QP_PORT | Mask::IBV_QP_PKEY_INDEX;
         this
     }
 
@@ -405,24 +405,24 @@ impl Modify {
         // write.
         let most = if kind == sys::ibv_qp_type::IBV_QPT_UC { ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 } else { !0 };
         self.attributes.qp_access_flags = rights.to_sys() & most;
-        self.mask |= mask::IBV_QP_ACCESS_FLAGS;
+        self.mask |= Mask::IBV_QP_ACCESS_FLAGS;
     }
 
     pub(super) fn set_path(&mut self, path: &PeerPath, port: PortNumber, source_row: u8) {
         self.attributes.ah_attr = path.to_sys(port, source_row);
-        self.mask |= mask::IBV_QP_AV;
+        self.mask |= Mask::IBV_QP_AV;
     }
 
     pub(super) fn set_min_rnr_timer(&mut self, timer: RnrTimer) {
         self.attributes.min_rnr_timer = timer.value();
-        self.mask |= mask::IBV_QP_MIN_RNR_TIMER;
+        self.mask |= Mask::IBV_QP_MIN_RNR_TIMER;
     }
 
     pub(super) fn ready_to_receive(attr: &RtrAttributes, port: PortNumber, source_row: u8) -> Self {
         let mut this = Self::ready_to_receive_unreliably(&attr.connection(), port, source_row);
         this.attributes.max_dest_rd_atomic = attr.responder_depth.value();
         this.set_min_rnr_timer(attr.min_rnr_timer);
-        this.mask |= mask::IBV_QP_MAX_DEST_RD_ATOMIC;
+        this.mask |= Mask::IBV_QP_MAX_DEST_RD_ATOMIC;
         this
     }
 
@@ -436,7 +436,7 @@ impl Modify {
         this.attributes.path_mtu = attr.path_mtu.to_sys();
         this.attributes.dest_qp_num = attr.destination.value();
         this.attributes.rq_psn = attr.receive_psn.value();
-        this.mask = this.mask | mask::IBV_QP_PATH_MTU | mask::IBV_QP_DEST_QPN | mask::IBV_QP_RQ_PSN;
+        this.mask = this.mask | Mask::IBV_QP_PATH_MTU | Mask::IBV_QP_DEST_QPN | Mask::IBV_QP_RQ_PSN;
         this
     }
 
@@ -444,7 +444,7 @@ impl Modify {
     pub(super) fn ready_to_send_from(send_psn: Psn) -> Self {
         let mut this = Self::to(sys::ibv_qp_state::IBV_QPS_RTS);
         this.attributes.sq_psn = send_psn.value();
-        this.mask |= mask::IBV_QP_SQ_PSN;
+        this.mask |= Mask::IBV_QP_SQ_PSN;
         this
     }
 
@@ -456,11 +456,11 @@ impl Modify {
         this.attributes.rnr_retry = attr.rnr_retry.value();
         this.attributes.max_rd_atomic = attr.initiator_depth.value();
         this.mask = this.mask
-            | mask::IBV_QP_SQ_PSN
-            | mask::IBV_QP_TIMEOUT
-            | mask::IBV_QP_RETRY_CNT
-            | mask::IBV_QP_RNR_RETRY
-            | mask::IBV_QP_MAX_QP_RD_ATOMIC;
+            | Mask::IBV_QP_SQ_PSN
+            | Mask::IBV_QP_TIMEOUT
+            | Mask::IBV_QP_RETRY_CNT
+            | Mask::IBV_QP_RNR_RETRY
+            | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
         this
     }
 }

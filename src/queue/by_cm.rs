@@ -135,7 +135,7 @@ impl<B: Brand, T: Reliable> QueuePair<B, ReadyToReceive, T> {
         let mut pair = self.transition(modify)?;
         pair.inner.send.set_initiator_depth(initiator_depth);
         // rdma_cm has chosen the first packet sequence number, and `endpoint` must report it.
-        if let Some(core) = pair.inner.unsplit() {
+        if let Some(core) = pair.inner.core_mut() {
             core.local.psn = psn;
         }
         Ok(pair)

@@ -328,7 +328,7 @@ impl UntypedPair {
         let origin = Origin::new(number, code::<T>() == sys::ibv_qp_type::IBV_QPT_UD);
         let ledgers = PairLedgers::new(&domain.ledgers, &places, limits, origin, promises.sends_may_be_unsignalled());
         let status = PairStatus::new(promises, number, code::<T>(), domain.id(), ledgers.detours());
-        raw.note();
+        raw.list_for_events();
         let posters = ledgers.attach(sends, receives, &status);
         let mut core = PairCore {
             raw,

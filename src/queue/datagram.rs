@@ -250,8 +250,8 @@ impl<B, M: SendMemory<B>> Postable<B> for Addressed<B, M> {
     fn is_of(&self, domain: DomainId, key: Key) -> bool {
         self.memory.is_of(domain, key) && self.recipient.handle.inner.domain() == domain
     }
-    fn part(&self, key: Key) -> Option<&Descriptor> {
-        self.memory.part(key)
+    fn descriptor(&self, key: Key) -> Option<&Descriptor> {
+        self.memory.descriptor(key)
     }
     fn bytes(&self, key: Key) -> &[u8] {
         self.memory.bytes(key)

@@ -38,7 +38,7 @@ impl LocalPort {
     };
 
     /// The row of the GID table that packets carry as their source.
-    pub(crate) fn row(&self) -> u8 {
+    pub(crate) fn gid_index(&self) -> u8 {
         self.gid.map_or(0, |row| row.index())
     }
 

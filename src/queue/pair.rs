@@ -198,7 +198,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         T: Connectionless,
     {
         let busy = VerbError::new("ibv_attach_mcast", libc::EBUSY);
-        self.inner.unsplit().ok_or(busy)?.raw.attach(group, lid)
+        self.inner.core_mut().ok_or(busy)?.raw.attach(group, lid)
     }
 
     /// Leaves a multicast group.
@@ -214,7 +214,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         T: Connectionless,
     {
         let busy = VerbError::new("ibv_detach_mcast", libc::EBUSY);
-        self.inner.unsplit().ok_or(busy)?.raw.detach(group, lid)
+        self.inner.core_mut().ok_or(busy)?.raw.detach(group, lid)
     }
 }
 

@@ -361,7 +361,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     where
         T: Carries<BindWindow>,
     {
-        let Some(core) = self.inner.unsplit() else {
+        let Some(core) = self.inner.core_mut() else {
             return Err(VerbError::new("ibv_alloc_mw", libc::EBUSY));
         };
         let (window, of_pair) = window_of_pair(&core.domain, core.raw.raw())?;

@@ -184,7 +184,7 @@ impl<B> Postable<B> for Inline<'_> {
         self.0.len()
     }
     #[inline(always)]
-    fn message(&self, _: Key) -> u32 {
+    fn message_bytes(&self, _: Key) -> u32 {
         u32::try_from(self.0.len()).unwrap_or(0)
     }
     #[inline(always)]
@@ -192,7 +192,7 @@ impl<B> Postable<B> for Inline<'_> {
         true
     }
     #[inline(always)]
-    fn part(&self, _: Key) -> Option<&Descriptor> {
+    fn descriptor(&self, _: Key) -> Option<&Descriptor> {
         None
     }
     #[inline(always)]

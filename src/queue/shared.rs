@@ -308,7 +308,7 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
     #[inline]
     pub fn post_receive(&mut self, buffer: Buffer<B>) -> Result<WorkId, PostError<Buffer<B>>> {
         let this = &mut *self.inner;
-        if B::CHECKED && !buffer.part().is_of(this.core().domain.id()) {
+        if B::CHECKED && !buffer.descriptor().is_of(this.core().domain.id()) {
             return Err(PostError::Flawed { request: buffer, flaw: RequestFlaw::OtherDomain });
         }
         if A::HEADER_BYTES != 0 && buffer.capacity() < A::HEADER_BYTES {

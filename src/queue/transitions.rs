@@ -2,7 +2,7 @@
 
 use super::AnyQueuePair;
 use super::attributes::{
-    ConnectAttributes, Init as _, Modify, PeerPath, RtrAttributes, RtsAttributes, UnreliableRtrAttributes,
+    ConnectAttributes, Modify, PeerPath, RtrAttributes, RtsAttributes, ToInit as _, UnreliableRtrAttributes,
 };
 use super::error::{TransitionError, TransitionFailure};
 use super::pair::QueuePair;
@@ -69,7 +69,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         if !port.is_of(&self.inner.core.domain.context) {
             return self.fail(TransitionFailure::OtherDevice);
         }
-        let Some(core) = self.inner.unsplit() else {
+        let Some(core) = self.inner.core_mut() else {
             let source = VerbError::new("ibv_modify_qp", libc::EBUSY);
             return self.fail(TransitionFailure::Verb { to: Init::NAME, source });
         };
@@ -272,7 +272,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         if let Err(source) = fits.and_then(|()| core.has_depths(Some(attr.responder_depth), None)) {
             return self.fail(source);
         }
-        self.transition(Modify::ready_to_receive(attr, local.port, local.row()))
+        self.transition(Modify::ready_to_receive(attr, local.port, local.gid_index()))
     }
 
     fn ready_to_send_reliably(
@@ -401,7 +401,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         if let Err(source) = local.connects_to(attr) {
             return self.fail(source);
         }
-        self.transition(Modify::ready_to_receive_unreliably(attr, local.port, local.row()))
+        self.transition(Modify::ready_to_receive_unreliably(attr, local.port, local.gid_index()))
     }
 
     #[allow(clippy::type_complexity, reason = "a pair of two states")]

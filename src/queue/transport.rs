@@ -1,6 +1,6 @@
 //! Transports of a queue pair, and which operation exists on which.
 
-use super::attributes::{DatagramInitAttributes, Init, InitAttributes};
+use super::attributes::{DatagramInitAttributes, InitAttributes, ToInit};
 use super::request::{Atomic, AtomicWrite, BindWindow, Fenced, Read, Revoke, Send, SendInvalidating, SendTo, Write};
 use crate::inflight::HEADER_BYTES;
 use crate::memory::{Type1, WindowType};
@@ -34,7 +34,7 @@ mod sealed {
 pub trait Transport: sealed::Sealed + 'static {
     /// The attributes of the transition from Reset to Init.
     #[allow(private_bounds, reason = "sealed")]
-    type InitAttributes: Init;
+    type InitAttributes: ToInit;
 }
 
 /// RC: one peer; every message arrives once and in order, or the pair breaks.

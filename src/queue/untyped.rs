@@ -61,13 +61,13 @@ pub(crate) struct UndestroyedPair {
 
 impl UntypedPair {
     /// The core. Never `None` while the pair is whole (0): only halves of a pair share their core.
-    pub(crate) fn unsplit(&mut self) -> Option<&mut PairCore> {
+    pub(crate) fn core_mut(&mut self) -> Option<&mut PairCore> {
         Arc::get_mut(&mut self.core)
     }
 
     /// Whether only the poller of the pair may destroy it. If so, dropping the pair hands it to the poller.
     pub(crate) fn is_left_to_poller(&mut self) -> bool {
-        self.unsplit().is_some_and(|core| core.ends_by_poller() && core.places.is_some())
+        self.core_mut().is_some_and(|core| core.ends_by_poller() && core.places.is_some())
     }
 
     /// Destroys the pair, whose work queues then take no posts. If [only the poller may destroy

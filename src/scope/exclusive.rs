@@ -59,7 +59,7 @@ impl<B: Brand> Exclusive<B> {
     ///
     /// [`NotExclusive`]; both come back.
     pub fn new(mut queue_pair: QueuePair<B>, poller: Poller<B>) -> Result<Self, NotExclusive<B>> {
-        let reason = match queue_pair.inner.unsplit().and_then(|core| core.others_on(poller.queue())) {
+        let reason = match queue_pair.inner.core_mut().and_then(|core| core.others_on(poller.queue())) {
             Some(0) => {
                 let slots = RefCell::new(Slots::new(&queue_pair.limits()));
                 let kept = VecDeque::new();

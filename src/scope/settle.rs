@@ -175,7 +175,7 @@ fn reset<B: Brand, S: State>(pair: QueuePair<B, S, ReliableConnection>) -> (AnyQ
 /// Destroys the pair now; the caller has its only poller. The second result is `None` if the pair was not destroyed;
 /// otherwise it says whether the completion queue may be polled afterwards.
 fn destroy<B: Brand, S: State>(mut pair: QueuePair<B, S, ReliableConnection>) -> (AnyQueuePair<B>, Option<bool>) {
-    let Some(core) = pair.inner.unsplit() else { return (pair.into(), None) };
+    let Some(core) = pair.inner.core_mut() else { return (pair.into(), None) };
     let may_poll = !core.ends_by_poller();
     match pair.inner.destroy_now() {
         Ok(()) => (AnyQueuePair::Vacant, Some(may_poll)),

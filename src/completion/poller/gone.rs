@@ -3,7 +3,7 @@
 
 use super::{PollError, PollState};
 use crate::completion::control::Control;
-use crate::completion::departing::DepartingPair;
+use crate::completion::departing::Departure;
 use crate::completion::message::{Attached, Message, Orphan, Place};
 use crate::completion::out_of_order::OutOfOrder;
 use crate::completion::retired::Retirement;
@@ -71,7 +71,7 @@ impl PollState {
                     self.statuses.set(slot, Some(status));
                 }
                 Message::Join(receiver) => self.receivers.join(receiver),
-                Message::Depart(pair) => self.departing.push(DepartingPair::new(pair)),
+                Message::Depart(pair) => self.departing.push(Departure::new(pair)),
                 Message::Orphan(orphan) => self.waiting_orphans.push((orphan, control.room().capacity())),
                 Message::Leaked => self.has_leaked = true,
             }
@@ -132,7 +132,7 @@ impl PollState {
 
     /// Destroys a pair, whose work queues then leave. If the pair cannot be destroyed, its requests in flight here are
     /// leaked.
-    fn destroy(&mut self, mut departing: DepartingPair) {
+    fn destroy(&mut self, mut departing: Departure) {
         match departing.pair.destroy() {
             Ok(quiescent) => self.ready_orphans.extend(departing.pair.into_orphans(&quiescent).into_iter().flatten()),
             Err(error) => {

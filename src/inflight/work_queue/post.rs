@@ -2,7 +2,7 @@
 //!
 //! A post goes through these steps, and this file is in their order: check the request ([`WorkRequest::plain`]), fill
 //! the provider's struct ([`Staged`]), put the memory into the ledger (`FreeSlot::push`), call the provider
-//! ([`WorkQueue::ring`]), and check its answer ([`WorkQueue::refused`]). Then come receives, which take the same steps
+//! ([`WorkQueue::hand_over`]), and check its answer ([`WorkQueue::refused_or_uncertain`]). Then come receives, which take the same steps
 //! in one function, requests that the library itself makes, requests about memory windows, and the receives of shared
 //! receive queues.
 //!
@@ -54,17 +54,17 @@ impl SendQueue {
         // The last free slot is for a signalled request, so an unsignalled one needs two free slots.
         let Some(slot) = next.if_free(!action.is_signalled()) else {
             unlikely();
-            return self.post_in_session_or(request, back);
+            return self.post_off_fast_path(request, back);
         };
         let staged = Staged::new();
-        let Taken { entry, rest, filled_before } = staged.fill(request, id, false);
+        let Filled { entry, rest, filled_before } = staged.fill(request, id, false);
         slot.push(entry);
         // SAFETY: `staged` is one filled request, and the newest of the ledger. The push gave its memory to the ledger.
         // The provider copies inline bytes during this call. They stay borrowed until this function returns, since
         // their lifetime is part of the type `M`.
-        match unsafe { self.ring(&staged) } {
+        match unsafe { self.hand_over(&staged) } {
             Ok(()) => Ok(id),
-            Err(failed) => Err(self.not_taken(failed, id, action, (rest, filled_before), back)),
+            Err(failed) => Err(self.send_error(failed, id, action, (rest, filled_before), back)),
         }
     }
 
@@ -73,7 +73,7 @@ impl SendQueue {
     /// Although this is inlined, it costs the fast path of lists nothing: the call is marked [`unlikely`], and the
     /// values that it needs from before the branch wait in memory, not in callee-saved registers.
     #[inline(always)]
-    fn post_in_session_or<B: Brand, M: Postable<B>, K, R>(
+    fn post_off_fast_path<B: Brand, M: Postable<B>, K, R>(
         &mut self,
         request: Accepted<M, true>,
         back: impl FnOnce(WorkRequest<M, K>) -> R,
@@ -139,15 +139,15 @@ impl SendQueue {
             return Err(self.no_room(back(request.into_request())));
         };
         let (staged, action) = (Staged::new(), *request.action());
-        let Taken { entry, rest, filled_before } = staged.fill(request, id, room == 1);
+        let Filled { entry, rest, filled_before } = staged.fill(request, id, room == 1);
         amend(&staged);
         slot.push(entry);
         // SAFETY: `staged` is one filled request, and the newest of the ledger. The push gave its memory to the ledger.
         // The provider copies inline bytes during this call. They stay borrowed until this function returns, since
         // their lifetime is part of the type `M`.
-        match unsafe { self.ring(&staged) } {
+        match unsafe { self.hand_over(&staged) } {
             Ok(()) => Ok(id),
-            Err(failed) => Err(self.not_taken(failed, id, action, (rest, filled_before), back)),
+            Err(failed) => Err(self.send_error(failed, id, action, (rest, filled_before), back)),
         }
     }
 
@@ -229,7 +229,7 @@ const _: () = {
 };
 
 /// The memory of a request that was staged, taken apart.
-pub(in crate::inflight) struct Taken<R> {
+pub(in crate::inflight) struct Filled<R> {
     /// The entry for the ledger, which must have it before the doorbell rings.
     pub(in crate::inflight) entry: Entry,
     rest: R,
@@ -270,11 +270,11 @@ impl Staged {
         request: Accepted<M, PLAIN>,
         id: WorkId,
         last: bool,
-    ) -> Taken<M::Rest> {
+    ) -> Filled<M::Rest> {
         let (mut memory, action, length) = request.into_parts();
         let mut flags = action.flags | if last { SIGNALED } else { 0 };
         let (mut count, mut filled_before) = (1, 0);
-        let sg_list = if let Some(part) = memory.part(KEY) {
+        let sg_list = if let Some(part) = memory.descriptor(KEY) {
             if action.operation.fills() {
                 filled_before = part.filled();
                 part.set_filled(length as usize);
@@ -328,7 +328,7 @@ impl Staged {
             Operation::Send | Operation::Receive | Operation::AtomicWrite | Operation::Bind | Operation::Revoke => {}
         }
         let (entry, rest) = memory.into_entry(action.operation, KEY);
-        Taken { entry, rest, filled_before }
+        Filled { entry, rest, filled_before }
     }
 
     #[inline(always)]
@@ -379,7 +379,7 @@ impl SendQueue {
     ///
     /// As for [`call`](Self::call). The requests of the list are the newest ones of the ledger.
     #[inline(always)]
-    pub(in crate::inflight) unsafe fn ring(&mut self, first: &Staged) -> Result<(), PostFailure> {
+    pub(in crate::inflight) unsafe fn hand_over(&mut self, first: &Staged) -> Result<(), PostFailure> {
         let mut bad = ptr::null_mut();
         // SAFETY: the caller guarantees what `call` requires.
         let result = unsafe { self.call(first, &mut bad) };
@@ -387,8 +387,8 @@ impl SendQueue {
         if bad.addr() | result as usize == 0 {
             return Ok(());
         }
-        // SAFETY: the caller guarantees what `not_rung` requires.
-        Err(unsafe { self.not_rung(first, result, bad) })
+        // SAFETY: the caller guarantees what `count_unqueued` requires.
+        Err(unsafe { self.count_unqueued(first, result, bad) })
     }
 
     /// Calls the provider's post function.
@@ -429,10 +429,10 @@ impl SendQueue {
     ///
     /// # Safety
     ///
-    /// As for [`ring`](Self::ring).
+    /// As for [`hand_over`](Self::hand_over).
     #[cold]
-    unsafe fn not_rung(&self, first: &Staged, result: i32, bad: *mut sys::ibv_send_wr) -> PostFailure {
-        let (source, bad) = self.not_posted("ibv_post_send", result, bad);
+    unsafe fn count_unqueued(&self, first: &Staged, result: i32, bad: *mut sys::ibv_send_wr) -> PostFailure {
+        let (source, bad) = self.error_and_bad("ibv_post_send", result, bad);
         let (mut at, mut unqueued) = (first.as_wr(), None);
         while !at.is_null() {
             if at == bad || unqueued.is_some() {
@@ -447,7 +447,7 @@ impl SendQueue {
     /// The error for the newest request, which the provider refused. `rest` is the part of its memory that the ledger
     /// does not keep, and `filled_before` is how many bytes of the memory were filled before the post.
     #[cold]
-    fn not_taken<B, M: Postable<B>, K, R>(
+    fn send_error<B, M: Postable<B>, K, R>(
         &mut self,
         failed: PostFailure,
         id: WorkId,
@@ -455,7 +455,7 @@ impl SendQueue {
         (rest, filled_before): (M::Rest, usize),
         back: impl FnOnce(WorkRequest<M, K>) -> R,
     ) -> PostError<R> {
-        self.refused(failed, id, move |entry| {
+        self.refused_or_uncertain(failed, id, move |entry| {
             undo_fill(&entry, filled_before);
             Some(back(WorkRequest::new(M::from_entry(entry, rest, KEY)?, action)))
         })
@@ -468,14 +468,14 @@ impl<V> WorkQueue<V> {
     ///
     /// On siw, such a post returns 0, names a request in `bad_wr`, and has queued the requests before it.
     #[cold]
-    fn not_posted<R>(&self, verb: &'static str, result: i32, bad: *mut R) -> (VerbError, *mut R) {
+    fn error_and_bad<R>(&self, verb: &'static str, result: i32, bad: *mut R) -> (VerbError, *mut R) {
         let bad = if self.status().refusal_is_sure { bad } else { ptr::null_mut() };
         (VerbError::of_data_path(verb, result), bad)
     }
 
     /// The error for the newest request, which the provider refused. `restore` rebuilds the request from its entry.
     #[cold]
-    fn refused<R>(
+    fn refused_or_uncertain<R>(
         &mut self,
         (source, unqueued): PostFailure,
         id: WorkId,
@@ -505,7 +505,7 @@ pub(in crate::inflight) fn undo_fill(entry: &Entry, filled_before: usize) {
     if !entry.operation(QueueKind::Send).fills() {
         return;
     }
-    if let Some(part) = entry.part() {
+    if let Some(part) = entry.descriptor() {
         part.set_filled(filled_before);
     } else if let Some(list) = entry.as_list() {
         list.restore();
@@ -535,7 +535,7 @@ impl ReceiveQueue {
         let next = self.poster.next();
         let id = WorkId::from_raw(next.id());
         let Some(slot) = next.if_free(false) else { return Err(self.no_room(memory)) };
-        let (sg_list, count) = match (memory.part(KEY), 1) {
+        let (sg_list, count) = match (memory.descriptor(KEY), 1) {
             (Some(part), one) => (part.whole_element(), one),
             (None, _) => memory.list(KEY).map_or((ptr::null_mut(), 0), ListInner::whole_elements),
         };
@@ -556,9 +556,9 @@ impl ReceiveQueue {
             return Ok(id);
         }
         let restore = |entry| M::from_entry(entry, rest, KEY);
-        let (source, bad) = self.not_posted("ibv_post_recv", result, bad);
+        let (source, bad) = self.error_and_bad("ibv_post_recv", result, bad);
         let unqueued = ptr::eq(bad, &wr).then_some(Unqueued(1));
-        Err(self.refused((source, unqueued), id, restore))
+        Err(self.refused_or_uncertain((source, unqueued), id, restore))
     }
 }
 
@@ -634,8 +634,8 @@ impl SendQueue {
         self.poster.push(entry);
         // SAFETY: `staged` is one filled request without bytes, and the newest of the ledger. The ledger owns the
         // window that the request names.
-        unsafe { self.ring(&staged) }.map(|()| id).map_err(|failed| {
-            self.refused(failed, id, |entry| {
+        unsafe { self.hand_over(&staged) }.map(|()| id).map_err(|failed| {
+            self.refused_or_uncertain(failed, id, |entry| {
                 // SAFETY: the entry came back, so the request about its window was not posted.
                 restore(entry, unsafe { NotPosted::new() })
             })
@@ -658,7 +658,7 @@ impl SendQueue {
         match unsafe { held.bind(self.raw.0, bind) } {
             Ok(()) => Ok(id),
             // `ibv_bind_mw` has no `bad_wr`, so it is uncertain whether the request was queued.
-            Err(source) => Err(self.refused((source, None), id, |_| None)),
+            Err(source) => Err(self.refused_or_uncertain((source, None), id, |_| None)),
         }
     }
 }
@@ -705,7 +705,7 @@ impl SharedPosts {
         buffer: Buffer<B>,
     ) -> (WorkId, Result<(), (VerbError, bool)>) {
         let verb = "ibv_post_srq_recv";
-        let sg_list = buffer.part().whole_element();
+        let sg_list = buffer.descriptor().whole_element();
         // An element of length 0 means 2^31 bytes to some devices.
         let num_sge = i32::from(buffer.capacity() != 0);
         let id = vacancy.fill(Entry::unique(Operation::Receive, buffer));

@@ -8,7 +8,7 @@ use super::{
     handles::{Object, find},
 };
 use crate::sys::{
-    ibv_cq, ibv_cq_ex, ibv_create_cq_wc_flags as with, ibv_poll_cq_attr, ibv_wc, ibv_wc_opcode, ibv_wc_status,
+    ibv_cq, ibv_cq_ex, ibv_create_cq_wc_flags as Fields, ibv_poll_cq_attr, ibv_wc, ibv_wc_opcode, ibv_wc_status,
 };
 use libc::{c_int, c_uint};
 
@@ -36,14 +36,14 @@ enum PollLock {
 }
 
 /// The fields that this device has.
-const FIELDS: with = with(
-    with::IBV_WC_EX_WITH_BYTE_LEN.0
-        | with::IBV_WC_EX_WITH_IMM.0
-        | with::IBV_WC_EX_WITH_QP_NUM.0
-        | with::IBV_WC_EX_WITH_SRC_QP.0
-        | with::IBV_WC_EX_WITH_SLID.0
-        | with::IBV_WC_EX_WITH_SL.0
-        | with::IBV_WC_EX_WITH_DLID_PATH_BITS.0,
+const FIELDS: Fields = Fields(
+    Fields::IBV_WC_EX_WITH_BYTE_LEN.0
+        | Fields::IBV_WC_EX_WITH_IMM.0
+        | Fields::IBV_WC_EX_WITH_QP_NUM.0
+        | Fields::IBV_WC_EX_WITH_SRC_QP.0
+        | Fields::IBV_WC_EX_WITH_SLID.0
+        | Fields::IBV_WC_EX_WITH_SL.0
+        | Fields::IBV_WC_EX_WITH_DLID_PATH_BITS.0,
 );
 
 impl SoftQueue {
@@ -68,20 +68,20 @@ impl SoftQueue {
 }
 
 /// Sets the functions of a queue. Functions that read a field are set only if `has` names the field.
-fn fill(cq: &mut ibv_cq_ex, has: impl Fn(with) -> bool) {
+fn fill(cq: &mut ibv_cq_ex, has: impl Fn(Fields) -> bool) {
     cq.start_poll = Some(start_poll);
     cq.next_poll = Some(next_poll);
     cq.end_poll = Some(end_poll);
     cq.read_opcode = Some(read_opcode);
     cq.read_vendor_err = Some(read_vendor_err);
     cq.read_wc_flags = Some(read_wc_flags);
-    cq.read_byte_len = has(with::IBV_WC_EX_WITH_BYTE_LEN).then_some(read_byte_len as _);
-    cq.read_imm_data = has(with::IBV_WC_EX_WITH_IMM).then_some(read_imm_data as _);
-    cq.read_qp_num = has(with::IBV_WC_EX_WITH_QP_NUM).then_some(read_qp_num as _);
-    cq.read_src_qp = has(with::IBV_WC_EX_WITH_SRC_QP).then_some(read_src_qp as _);
-    cq.read_slid = has(with::IBV_WC_EX_WITH_SLID).then_some(read_slid as _);
-    cq.read_sl = has(with::IBV_WC_EX_WITH_SL).then_some(read_sl as _);
-    cq.read_dlid_path_bits = has(with::IBV_WC_EX_WITH_DLID_PATH_BITS).then_some(read_dlid_path_bits as _);
+    cq.read_byte_len = has(Fields::IBV_WC_EX_WITH_BYTE_LEN).then_some(read_byte_len as _);
+    cq.read_imm_data = has(Fields::IBV_WC_EX_WITH_IMM).then_some(read_imm_data as _);
+    cq.read_qp_num = has(Fields::IBV_WC_EX_WITH_QP_NUM).then_some(read_qp_num as _);
+    cq.read_src_qp = has(Fields::IBV_WC_EX_WITH_SRC_QP).then_some(read_src_qp as _);
+    cq.read_slid = has(Fields::IBV_WC_EX_WITH_SLID).then_some(read_slid as _);
+    cq.read_sl = has(Fields::IBV_WC_EX_WITH_SL).then_some(read_sl as _);
+    cq.read_dlid_path_bits = has(Fields::IBV_WC_EX_WITH_DLID_PATH_BITS).then_some(read_dlid_path_bits as _);
 }
 
 /// The parts of a queue that its poller owns.

@@ -17,8 +17,8 @@ use super::{
     work::{Operation, Remote, SendWork, total},
 };
 use crate::sys::{
-    ibv_ah, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_create_send_ops_flags as with, ibv_qp_ex, ibv_send_flags, ibv_sge,
-    ibv_wr_opcode,
+    ibv_ah, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_create_send_ops_flags as SendOps, ibv_qp_ex, ibv_send_flags,
+    ibv_sge, ibv_wr_opcode,
 };
 use libc::{c_int, c_void};
 use std::{mem, slice};
@@ -77,17 +77,17 @@ impl Draft {
 }
 
 /// The operations that a transport has.
-fn operations(transport: Transport) -> with {
-    let sends = with::IBV_QP_EX_WITH_SEND | with::IBV_QP_EX_WITH_SEND_WITH_IMM;
-    let connected = with::IBV_QP_EX_WITH_RDMA_WRITE
-        | with::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-        | with::IBV_QP_EX_WITH_SEND_WITH_INV
-        | with::IBV_QP_EX_WITH_LOCAL_INV
-        | with::IBV_QP_EX_WITH_BIND_MW;
-    let reliable = with::IBV_QP_EX_WITH_RDMA_READ
-        | with::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-        | with::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
-        | with::IBV_QP_EX_WITH_ATOMIC_WRITE;
+fn operations(transport: Transport) -> SendOps {
+    let sends = SendOps::IBV_QP_EX_WITH_SEND | SendOps::IBV_QP_EX_WITH_SEND_WITH_IMM;
+    let connected = SendOps::IBV_QP_EX_WITH_RDMA_WRITE
+        | SendOps::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+        | SendOps::IBV_QP_EX_WITH_SEND_WITH_INV
+        | SendOps::IBV_QP_EX_WITH_LOCAL_INV
+        | SendOps::IBV_QP_EX_WITH_BIND_MW;
+    let reliable = SendOps::IBV_QP_EX_WITH_RDMA_READ
+        | SendOps::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        | SendOps::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        | SendOps::IBV_QP_EX_WITH_ATOMIC_WRITE;
     match transport {
         Transport::Datagram => sends,
         Transport::Unreliable => sends | connected,
@@ -119,7 +119,7 @@ impl SoftPair {
 }
 
 /// Sets the functions of a pair. Functions that begin a request are set only if `has` names the operation.
-fn fill(qp: &mut ibv_qp_ex, has: impl Fn(with) -> bool) {
+fn fill(qp: &mut ibv_qp_ex, has: impl Fn(SendOps) -> bool) {
     qp.wr_start = Some(start);
     qp.wr_complete = Some(complete);
     qp.wr_abort = Some(abort);
@@ -127,17 +127,17 @@ fn fill(qp: &mut ibv_qp_ex, has: impl Fn(with) -> bool) {
     qp.wr_set_sge_list = Some(set_sge_list);
     qp.wr_set_inline_data = Some(set_inline_data);
     qp.wr_set_ud_addr = Some(set_ud_addr);
-    qp.wr_send = has(with::IBV_QP_EX_WITH_SEND).then_some(send as _);
-    qp.wr_send_imm = has(with::IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(send_imm as _);
-    qp.wr_send_inv = has(with::IBV_QP_EX_WITH_SEND_WITH_INV).then_some(send_inv as _);
-    qp.wr_rdma_write = has(with::IBV_QP_EX_WITH_RDMA_WRITE).then_some(rdma_write as _);
-    qp.wr_rdma_write_imm = has(with::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM).then_some(rdma_write_imm as _);
-    qp.wr_rdma_read = has(with::IBV_QP_EX_WITH_RDMA_READ).then_some(rdma_read as _);
-    qp.wr_atomic_cmp_swp = has(with::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(atomic_cmp_swp as _);
-    qp.wr_atomic_fetch_add = has(with::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(atomic_fetch_add as _);
-    qp.wr_atomic_write = has(with::IBV_QP_EX_WITH_ATOMIC_WRITE).then_some(atomic_write as _);
-    qp.wr_local_inv = has(with::IBV_QP_EX_WITH_LOCAL_INV).then_some(local_inv as _);
-    qp.wr_bind_mw = has(with::IBV_QP_EX_WITH_BIND_MW).then_some(bind_mw as _);
+    qp.wr_send = has(SendOps::IBV_QP_EX_WITH_SEND).then_some(send as _);
+    qp.wr_send_imm = has(SendOps::IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(send_imm as _);
+    qp.wr_send_inv = has(SendOps::IBV_QP_EX_WITH_SEND_WITH_INV).then_some(send_inv as _);
+    qp.wr_rdma_write = has(SendOps::IBV_QP_EX_WITH_RDMA_WRITE).then_some(rdma_write as _);
+    qp.wr_rdma_write_imm = has(SendOps::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM).then_some(rdma_write_imm as _);
+    qp.wr_rdma_read = has(SendOps::IBV_QP_EX_WITH_RDMA_READ).then_some(rdma_read as _);
+    qp.wr_atomic_cmp_swp = has(SendOps::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(atomic_cmp_swp as _);
+    qp.wr_atomic_fetch_add = has(SendOps::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(atomic_fetch_add as _);
+    qp.wr_atomic_write = has(SendOps::IBV_QP_EX_WITH_ATOMIC_WRITE).then_some(atomic_write as _);
+    qp.wr_local_inv = has(SendOps::IBV_QP_EX_WITH_LOCAL_INV).then_some(local_inv as _);
+    qp.wr_bind_mw = has(SendOps::IBV_QP_EX_WITH_BIND_MW).then_some(bind_mw as _);
 }
 
 /// The session that is open on a pair.

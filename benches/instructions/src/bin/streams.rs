@@ -164,7 +164,7 @@ fn awaited_stream(t: &mut Tasks, n: u32) {
         for _ in 0..n {
             let message = t.receiver.next().await.expect("posted").expect("success").into_buffer().expect("a buffer");
             assert!(message.len() == MESSAGE);
-            t.receiver.post(message).expect("room");
+            t.receiver.post_receive(message).expect("room");
         }
     });
 }

@@ -353,7 +353,7 @@ fn awaited_receive(t: &mut Tasks, n: u32) {
             let sent = t.sender.send(t.ring.take()).expect("room");
             let message = t.receiver.next().await.expect("posted").expect("success").into_buffer().expect("a buffer");
             assert!(message.len() == MESSAGE);
-            t.receiver.post(message).expect("room");
+            t.receiver.post_receive(message).expect("room");
             t.ring.put(sent.await.expect("success"));
         }
     });

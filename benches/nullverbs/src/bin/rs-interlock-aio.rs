@@ -88,7 +88,7 @@ impl Setup {
             let message = self.receiver.next().await.expect("a receive").expect("success");
             let message = message.into_buffer().expect("a buffer");
             assert!(message.len() == MESSAGE);
-            self.receiver.post(message).expect("room");
+            self.receiver.post_receive(message).expect("room");
             let back = sent.await.expect("success");
             self.put(i, back);
         }
