@@ -174,7 +174,7 @@ async fn poll_at_most<F: Future>(count: usize, future: F) -> Option<F::Output> {
     .await
 }
 
-// Closing.
+// Tests of closing.
 
 /// Two pairs. The right one has requests in flight: three receives and, except on iWARP, a send that finds no receive.
 /// The future of the send is dropped.
@@ -226,7 +226,7 @@ fn a_closing_whose_time_is_over_destroys_the_pair_at_once() {
         assert!(closed.not_destroyed.is_none(), "{closed:?}");
         assert!(closed.receives.len() <= 3);
         drop((closed, left));
-        // The polls of the driver take the rest of the requests out.
+        // The closing did not wait for all requests. The driver polls for the rest, which gives their room back.
         let mut driver = poller.driver().unwrap();
         assert!(support::eventually(|| {
             driver.block_on(turn_once()).unwrap();
@@ -273,7 +273,7 @@ fn a_future_that_waits_has_its_answer_although_the_pair_is_closed() {
     let Link { domain, poller, left, right, .. } = Link::new(domain!(), 4);
     let poller = SharedPoller::new(poller);
     let mut left = poller.split(left).unwrap();
-    // On iWARP the send completes before the peer has received it.
+    // On iWARP this send can complete, although the peer has no receive.
     let posted = left.0.send(domain.buffer(64).unwrap()).unwrap();
     let closed = block_on(left.0.close(left.1).unwrap().within(PATIENCE));
     assert!(closed.has_drained && closed.into_buffers().is_empty());
@@ -310,7 +310,8 @@ fn a_message_that_comes_before_the_pair_is_split_is_not_lost() {
         let mut word = domain.buffer(64).unwrap();
         word.write(&[round]).unwrap();
         block_on(left.0.send(word).unwrap()).unwrap();
-        // This poll finds the message, although the right pair has no `Receiver` yet.
+        // Give the message time to arrive, although the right pair has no `Receiver` yet. `take_stray` does not poll,
+        // so the message is found by the polls of the send above, or only by those of `next` below.
         thread::sleep(Duration::from_millis(20));
         drop(left.0.take_stray());
         let mut right = poller.split(right).unwrap();
@@ -322,7 +323,7 @@ fn a_message_that_comes_before_the_pair_is_split_is_not_lost() {
     }
 }
 
-// Connecting.
+// Tests of connecting.
 
 #[test]
 fn two_sides_connect_talk_and_close() {
@@ -572,7 +573,7 @@ fn an_accept_may_be_dropped_at_each_step() {
     }
 }
 
-// By address.
+// Tests of connections by address.
 
 #[test]
 fn a_reject_gives_its_data_and_the_pair() {
@@ -603,11 +604,11 @@ fn a_server_that_does_not_answer_is_given_up_in_time() {
         assert!(matches!(failed.cause, Cause::TimedOut(SHORT)), "{failed:?}");
         assert!(match failed.value {
             AnyQueuePair::Init(_) | AnyQueuePair::Errored(_) => true,
-            // TCP still connects.
+            // On iWARP a thread of the library keeps the pair while TCP connects.
             AnyQueuePair::Vacant => context().is_iwarp(),
             _ => false,
         });
-        // On iWARP this drop blocks.
+        // On iWARP this drop can block until the device stops waiting for the answer, so it runs on another thread.
         tokio::task::spawn_blocking(move || drop(failed)).await.unwrap();
     });
 }
@@ -688,7 +689,7 @@ fn a_connection_needs_no_runtime() {
     }
 }
 
-// By records.
+// Tests of connections by records.
 
 /// A valid greeting, written by hand as a program without this library would.
 fn greeting<B: Brand + 'static>(world: &World<B>) -> Vec<u8> {

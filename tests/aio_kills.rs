@@ -141,7 +141,7 @@ impl World {
             Address => match self.channel.connect(&self.poller, at, pair, &NO_DATA, PATIENCE).await {
                 Ok(connection) => Ok(connection),
                 Err(failed) => {
-                    // On iWARP the drop of the pair may block, so it runs on a thread of its own.
+                    // On iWARP the drop of the pair can block, so it runs on a thread of its own.
                     let (value, cause) = (failed.value, failed.cause);
                     tokio::task::spawn_blocking(move || drop(value)).await.unwrap();
                     Err(NotConnected::Address(cause))
@@ -171,7 +171,7 @@ impl NotConnected {
         match self {
             Self::Address(Cause::Rejected { reason, .. }) => is_number(reason),
             Self::Address(Cause::Disconnected | Cause::Unreachable { .. }) => context().is_iwarp(),
-            // Nobody listens any more, or the stream has ended.
+            // `PeerGone`: the stream has ended. `Io`: perhaps nobody listens any more.
             Self::Records(tcp::Cause::PeerGone | tcp::Cause::Io(_)) => true,
             _ => false,
         }
@@ -181,7 +181,8 @@ impl NotConnected {
     fn client_is_gone(&self) -> bool {
         match self {
             Self::Address(Cause::PeerGone(_) | Cause::Rejected { .. }) => true,
-            // The kernel reports the client's end only once. If that message is lost, the accept times out.
+            // The kernel of the client reports only once that the client has ended. If that message is lost, the accept
+            // times out.
             Self::Address(Cause::TimedOut(_)) => true,
             Self::Address(Cause::Disconnected | Cause::Unreachable { .. }) => context().is_iwarp(),
             Self::Records(tcp::Cause::PeerGone) => true,
@@ -206,7 +207,7 @@ fn server(step: Step, way: Way) -> (Victim, SocketAddr) {
     (victim, at)
 }
 
-// The process that is killed.
+// Code of the side that is killed.
 
 /// Not a test by itself: the process that the tests kill.
 #[test]
@@ -295,8 +296,9 @@ async fn lends(world: &World, connection: Connection<Checked>, step: Step) {
     if step == Step::Holding {
         let granted: Granted<_, RemoteWrite> = lending.granted().await.unwrap().accept().unwrap();
         granted.whole().write(world.buffer(b"held")).unwrap().await.unwrap();
-        // The peer kills this process when it sees the line that is printed below, and later checks that its memory
-        // holds "held". On iWARP the write has completed here, but may still be on its way.
+        // The peer kills this process after it has read the line that is printed below. After the end of the loan or of
+        // the connection, the peer checks that its memory holds "held". It does not check earlier, because on iWARP a
+        // write that has completed here can still be on its way.
         println!("\nstopped");
         pending::<()>().await;
         drop(granted);
@@ -314,12 +316,13 @@ fn options() -> LendingOptions {
     LendingOptions { quota: Quota { bytes: 4096, grants: 4 }, ..LendingOptions::default() }
 }
 
-// The side that is not killed.
+// Code of the side that is not killed.
 
 /// Kills a server before there is a connection. The connect of this side ends with an error.
 async fn outlive_before(world: &World, way: Way, step: Step, round: usize) -> u32 {
     let (mut victim, at) = server(step, way);
-    // Two variants take turns: the victim is killed before this side sends its connection request, or afterwards.
+    // At the step `Listening` the rounds take turns: the victim is killed before this side sends its connection
+    // request, or afterwards.
     if step == Step::Listening && round.is_multiple_of(2) {
         let killed = victim.kill_at_its_step();
         let error = soon(world.connect(way, at)).await.map(drop).unwrap_err();
@@ -427,7 +430,7 @@ async fn outlive_connected(world: &World, way: Way) -> u32 {
     let killed = victim.kill();
     let end = soon(link.closed()).await;
     assert_eq!(end, End::Disconnected);
-    // The abort may fail if the device has already moved the pair to Error.
+    // The result is ignored, because the abort can fail if the device has already moved the pair to Error.
     let _ = sender.abort();
     let mut back = 0;
     for task in waiting {
@@ -635,8 +638,8 @@ async fn outlive_closing(world: &World, way: Way, who: Closes) -> u32 {
         };
     }
     if who == Closes::Victim {
-        // The victim may be killed before or after it has closed the connection. Either way this side learns of the
-        // end.
+        // The victim is killed before or after it has closed the connection; the test does not decide which. Either way
+        // this side learns of the end.
         let killed = victim.kill();
         assert_is_gone(&soon(connection.closed()).await);
         all_come_back(connection, buffers - back).await;
@@ -722,7 +725,8 @@ async fn outlive_an_owner(world: &World, way: Way) -> u32 {
             let late = tokio::spawn(posted);
             assert_eq!(soon(link.closed()).await, End::Disconnected);
             let _ = lending.sender().with(|sender| sender.abort());
-            // Soft iWARP may complete the request only when the pair is destroyed.
+            // Soft iWARP perhaps completes the request only when the pair is destroyed, so there the test does not wait
+            // for it.
             if !context().is_iwarp() {
                 let failure = soon(late).await.unwrap().unwrap_err().into_failure().expect("a request that failed");
                 assert_failed(failure.status);

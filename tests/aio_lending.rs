@@ -259,7 +259,8 @@ fn a_quota_bounds_what_a_peer_asks_for_until_the_memory_is_deregistered() {
     let serve = async { lent(right.asked().await.unwrap()) };
     let (mut first, answered) = peers.run(both(serve, ask(2048)));
     answered.unwrap();
-    // The peer returned the memory at once, and the memory still counts.
+    // The peer returned the memory at once. The memory still counts against the quota, because it is not deregistered
+    // yet.
     assert_eq!(peers.run(first.over()), Over::Returned);
     assert_eq!(peers.run(ask(2049)), Err(AskError::Refused(Refusal::TooManyBytes)));
     let serve = async { lent(right.asked().await.unwrap()) };
@@ -294,12 +295,12 @@ fn an_answer_must_be_as_much_as_was_asked_for() {
 #[test]
 fn what_is_dropped_at_any_step_is_returned_or_ended() {
     let mut peers = Peers::new(domain!(), &options());
-    // An offer that is dropped before it is accepted.
+    // First, an offer is dropped before it is accepted.
     let lent = peers.left.lending.lend(peers.lease::<RemoteWrite>(LONG)).unwrap();
     let right = peers.right.lending.clone();
     drop(peers.run(right.granted()));
     assert_eq!(peers.run(async { lent.ended().await.unwrap() }).1, Over::Returned);
-    // A request whose future is dropped before the answer.
+    // Then the future of a request is dropped before the answer.
     let left = peers.left.lending.clone();
     let mut asks = Box::pin(left.request::<RemoteWrite>(bytes(8), LONG));
     assert!(peers.run(poll_fn(|context| Poll::Ready(asks.as_mut().poll(context).is_pending()))));
@@ -311,7 +312,7 @@ fn what_is_dropped_at_any_step_is_returned_or_ended() {
         asked.answer(lease).unwrap().ended().await.unwrap().1
     });
     assert_eq!(over, Over::Returned);
-    // A request whose future is dropped after the answer has come, without another poll.
+    // Then the future of a request is dropped after the answer has come, without another poll.
     let mut asks = Box::pin(left.request::<RemoteWrite>(bytes(8), LONG));
     assert!(peers.run(poll_fn(|context| Poll::Ready(asks.as_mut().poll(context).is_pending()))));
     let mut lent = peers.run(async {
@@ -322,7 +323,7 @@ fn what_is_dropped_at_any_step_is_returned_or_ended() {
     drop(asks);
     assert_eq!(peers.run(lent.over()), Over::Returned);
     drop(lent);
-    // The owner drops the memory that it lends.
+    // Finally, the owner drops the memory that it lends.
     let (lent, granted) = peers.lend(LONG);
     drop(lent);
     peers.until(|| granted.is_over());
@@ -390,7 +391,7 @@ fn messages_of_the_program_pass_by_the_control_messages() {
     let mut peers = Peers::new(domain!(), &options);
     let (lent, granted) = peers.lend(LONG);
     let mut messages = peers.right.messages.take().unwrap();
-    // A message of the program that has the bytes of a valid goodbye.
+    // The program sends a message with the bytes of a valid goodbye, but without the immediate.
     let mut goodbye = peers.domain.buffer(CONTROL_BYTES).unwrap();
     let mut bye = [0; CONTROL_BYTES];
     bye[..4].copy_from_slice(b"IL\x01\x07");
@@ -470,13 +471,13 @@ fn a_hostile_peer_gets_typed_answers_and_nothing_else() {
     assert_eq!(hostile.send(b""), Some(Violation::Control(ControlError::Length { found: 0 })));
     assert_eq!(hostile.send(&[0xff; CONTROL_BYTES]), Some(Violation::Control(ControlError::Magic)));
     assert_eq!(hostile.send(&kind(99, |_| ())), Some(Violation::Control(ControlError::Kind(99))));
-    // Returns of a grant that the peer never had, and a second return of the same grant.
+    // The peer returns a grant that it never had, and then another grant twice.
     assert_eq!(hostile.send(&kind(2, |bytes| bytes[15] = 9)), Some(Violation::UnknownGrant));
     assert_eq!(hostile.send(&kind(2, |bytes| bytes[15] = 1)), None);
     assert_eq!(hostile.send(&kind(2, |bytes| bytes[15] = 1)), Some(Violation::Replayed));
     // Since the first return, the grant is over. The memory is the program's again only after `ended`.
     assert_eq!(hostile.peers.run(async { lent.ended().await.unwrap() }).1, Over::Returned);
-    // Answers to requests that nobody made.
+    // The peer answers requests that nobody made, and makes the same offer twice.
     let record = RemoteRegion::<RemoteWrite>::of_peer(8, 8, 1).unwrap().to_bytes();
     let grant = |id: u8, nonce: u8| {
         kind(1, |bytes| {
@@ -488,7 +489,7 @@ fn a_hostile_peer_gets_typed_answers_and_nothing_else() {
     assert_eq!(hostile.send(&kind(6, |bytes| bytes[23] = 5)), Some(Violation::UnknownRequest));
     assert_eq!(hostile.send(&grant(2, 0)), None);
     assert_eq!(hostile.send(&grant(2, 0)), Some(Violation::Replayed));
-    // A request beyond the quota, and the same request twice.
+    // The peer sends a request beyond the quota, and then two requests with the same nonce.
     let ask = |nonce: u8, len: u8| kind(5, |bytes| (bytes[4], bytes[23], bytes[30]) = (2, nonce, len));
     assert_eq!(hostile.send(&ask(1, 17)), None);
     assert_eq!(hostile.peers.left.lending.charged(), (0, 0), "17 times 256 bytes are refused");
@@ -498,7 +499,7 @@ fn a_hostile_peer_gets_typed_answers_and_nothing_else() {
     let asked = hostile.peers.left.lending.clone();
     drop(hostile.peers.run(async move { asked.asked().await.unwrap() }));
     assert_eq!(hostile.peers.left.lending.charged(), (0, 0));
-    // A message after the goodbye.
+    // The peer says goodbye, and sends another request after that.
     assert_eq!(hostile.send(&kind(7, |_| ())), None);
     assert_eq!(hostile.send(&ask(3, 1)), Some(Violation::AfterGoodbye));
     drop(hostile.receiver);
@@ -777,7 +778,7 @@ fn a_waker_that_panics_leaks_no_message() {
         messages.post_receive(pool.try_take(64).unwrap()).unwrap();
         let shared = lending.sender().clone();
         let noop = &mut Context::from_waker(Waker::noop());
-        // All room is promised.
+        // The permits that are forgotten here keep all room of the sender.
         while let Poll::Ready(permit) = pin!(shared.room()).poll(noop) {
             mem::forget(permit.unwrap());
         }

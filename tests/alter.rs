@@ -414,7 +414,7 @@ fn a_broken_pair_stays_broken_whatever_changes() {
     buffer.write(&[1; 8]).unwrap();
     link.left.post_write(buffer, &target).unwrap();
     next(&mut link.poller).check().unwrap_err();
-    // A device may accept or refuse these changes. In both cases the pair stays in Error.
+    // The device is allowed to accept or to refuse these changes. In both cases the pair stays in Error.
     let _ = link.left.set_peer_rights(PeerRights::NONE);
     assert_eq!(link.left.query().unwrap().state, DeviceState::Error);
     let _ = link.right.set_min_rnr_timer(RnrTimer::new(1).unwrap());

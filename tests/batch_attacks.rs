@@ -134,8 +134,8 @@ fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
             WorkRequest::write(buffer, &outer)
         };
         assert_eq!(left.post_all(&mut items, write).unwrap(), count.into());
-        // If the inner closure panics, the requests of its batch that the device has not got are dropped. One signalled
-        // write retires the others.
+        // If the inner closure panics, the requests of its batch that the device has not got are dropped. The
+        // completion of one signalled write retires those that the device has got.
         let last = fresh(0xff);
         let last_address = last.as_ptr().addr();
         right.post_write(last, &inner).unwrap();
@@ -266,7 +266,8 @@ fn take(
 /// of the pair.
 #[test]
 fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
-    // Each deed happens in the middle of a run. Without `Need::Order` there is no middle: each run is one request.
+    // Each deed happens in the middle of a run. On a device that lacks `Need::Order` there is no middle: each run is
+    // one request.
     if lacks_need(Need::Order) {
         return;
     }
@@ -378,8 +379,8 @@ enum Event {
 /// stays full of requests without a completion: the next signalled request brings everything back.
 #[test]
 fn whatever_stops_a_vector_the_queue_goes_on() {
-    // These messages are longer than 32 bytes: after a hundred shorter ones, soft iWARP may break the pair
-    // (docs/providers.md).
+    // The messages are longer than 32 bytes, because soft iWARP can break a pair after a hundred shorter ones that are
+    // not inline (docs/providers.md).
     const BYTES: usize = 64;
     const EVENTS: [Event; 5] = [Event::Nothing, Event::Flaw, Event::Panic, Event::NoBytes, Event::Poll];
     let domain = context().named_domain(Stopped).unwrap();
@@ -452,7 +453,7 @@ fn whatever_stops_a_vector_the_queue_goes_on() {
                         );
                     }
                     Ok(Err(error)) => panic!("{error}: {case}"),
-                    // The requests that the device did not get are dropped.
+                    // The closure panicked, so the requests that the device had not got were dropped.
                     Err(_) => assert_eq!((seen.len(), rest), (at / 32 * 32, count - at - 1), "{in_flight}: {case}"),
                 }
                 assert_eq!((poller.poll().unwrap().is_none(), poller.unknown_completions()), (true, 0), "{case}");

@@ -77,7 +77,7 @@ impl World {
     fn ends_clean(self) {
         let Self { fabric, context, listener, .. } = self;
         drop(listener);
-        // On iWARP, a thread may still have an identifier to drop, so this may take a moment.
+        // On iWARP a thread sometimes still has to drop an identifier, so this can take a moment.
         let is_clean = eventually(|| {
             fabric.run();
             format!("{fabric:?}").contains("cm_identifiers: 0, cm_events: 0")
@@ -287,7 +287,7 @@ fn a_removed_device_ends_everything_on_it() {
         }
     }
     assert!(matches!(connecting.wait(PATIENCE).unwrap_err().cause, Cause::DeviceRemoved));
-    // The request came before the removal, so the listener may still return it.
+    // The request of `connecting` came before the removal, so the listener can still return it first.
     drop(world.listener.poll().unwrap());
     for _ in 0..2 {
         assert!(matches!(world.listener.poll(), Err(CmError::DeviceRemoved)));
@@ -365,7 +365,8 @@ fn a_membership_that_was_lost_does_not_end_the_next_one() {
         }
         member = member.leave().unwrap().join(GROUP).unwrap().wait(PATIENCE).unwrap();
     }
-    // If the network ends the membership while a join is in progress, the join fails.
+    // On this fabric a join is done at once. On a manual fabric the join is still in progress when the network ends the
+    // membership, so the join fails.
     let bound = member.leave().unwrap();
     let joining = bound.join(GROUP).unwrap();
     let Progress::Done(member) = joining.poll().unwrap() else { panic!("not joined") };
@@ -500,7 +501,7 @@ fn a_call_that_fails_gives_back_what_it_took() {
     let failed = connecting.wait(PATIENCE).unwrap_err();
     assert!(is_refused(&failed.cause));
     let AnyQueuePair::Init(pair) = failed.value else { panic!("not in Init") };
-    // If the attributes are refused, the accept also ends its request, but the pair is unchanged.
+    // If `rdma_init_qp_attr` fails, the accept also ends its request, but the pair is unchanged.
     client.pair = Some(pair);
     server = world.side();
     let connecting = world.connecting(&mut client);
@@ -642,7 +643,7 @@ fn on_iwarp_a_silent_host_costs_no_more_than_the_timeout() {
         poll_both();
         freed.load(Ordering::Relaxed) == 2
     }));
-    // `ECONNRESET` can come only after the TCP stream was connected. So the device may have moved the pair.
+    // `ECONNRESET` can come only after the TCP stream was connected. So the device has perhaps moved the pair to Error.
     world.fabric.inject(Fault::VerbFails { verb: Verb::RdmaConnect, after: 0, count: 1, errno: libc::ECONNRESET });
     let failed = world.connecting(&mut world.side()).wait(PATIENCE).unwrap_err();
     assert!(matches!(failed.cause, Cause::PeerGone(_)), "{failed:?}");
@@ -748,7 +749,7 @@ fn on_iwarp_a_waker_that_panics_takes_no_pair_along() {
     let data = ConnectData::none();
     let mut connecting = std::pin::pin!(channel.connect(&poller, world.at, pair, &data, PATIENCE));
     let (panicking, mut quiet) = (Arc::new(Panicking::default()), Context::from_waker(Waker::noop()));
-    // The steps before `rdma_connect` need some time.
+    // The steps before `rdma_connect` need some time. Until then, poll with a waker that does nothing.
     for _ in 0..20 {
         assert!(connecting.as_mut().poll(&mut quiet).is_pending());
         thread::sleep(Duration::from_millis(5));
@@ -785,18 +786,18 @@ fn on_iwarp_a_pair_that_was_not_connected_is_in_error() {
     assert!(matches!(failed.cause, Cause::Rejected { .. }), "{failed:?}");
     assert_errored(&failed);
     assert!(client.poller.wait(PATIENCE).unwrap().check().unwrap_err().into_buffer().is_some());
-    // The channel fails.
+    // Next, the channel fails while the client waits.
     let mut client = world.side();
     let connecting = world.connecting(&mut client);
     world.fabric.inject(fails(Verb::RdmaGetCmEvent));
     let failed = connecting.wait(PATIENCE).unwrap_err();
     assert!(matches!(failed.cause, Cause::Call(_)), "{failed:?}");
-    // The thread that makes the call may still have the pair.
+    // The thread that calls `rdma_connect` perhaps still has the pair. Then the error is without the pair.
     if !matches!(failed.value, AnyQueuePair::Vacant) {
         assert_errored(&failed);
     }
     drop(world.listener.poll());
-    // The client ends while the server accepts, after the device has moved the server's pair.
+    // Next, the client ends while the server accepts, after the device has moved the server's pair.
     world.fabric.inject(Fault::ClientsGone { count: 1 });
     let [mut client, mut server] = [world.side(), world.side()];
     let connecting = world.connecting(&mut client);
@@ -839,7 +840,8 @@ fn on_iwarp_a_failed_connect_spares_its_pair_where_that_is_promised() {
             let failed = connecting.wait(PATIENCE).unwrap_err();
             match &failed.cause {
                 Cause::Rejected { reason, .. } => assert_eq!(reason.0, -libc::ECONNREFUSED),
-                // On a slow machine, the thread may call only after `heal`, and is refused.
+                // Only a silent round ends like this. On a slow machine a silent round can end as above instead: if the
+                // thread calls `rdma_connect` only after `heal`, the call is refused.
                 Cause::Call(error) => assert!(is_silent && error.errno() == libc::ETIMEDOUT, "{failed:?}"),
                 _ => panic!("{failed:?}"),
             }
@@ -959,8 +961,8 @@ fn an_event_loop_is_not_woken_for_what_nobody_polls() {
         let accepting = world.accepting(&mut server).unwrap();
         (connecting.wait(PATIENCE).unwrap(), accepting.wait(PATIENCE).unwrap(), [client, server])
     };
-    // A connection that this side has ended: the peer's answer stays in the box of its identifier until
-    // `wait_for_number` takes it.
+    // This side ends a connection. The peer's answer stays in the box of the identifier until `wait_for_number` takes
+    // it. No poll can take the answer, so the answer must wake no event loop.
     let (of_client, of_server, sides) = end(&mut world);
     let mut ended = of_client.disconnect().unwrap();
     drop(of_server);

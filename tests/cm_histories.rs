@@ -146,7 +146,7 @@ fn the_number_comes_free_although_the_peer_was_dropped() {
     let mut ended = first.disconnect().unwrap();
     drop(second);
     assert!(ended.wait_for_number(FOR_EVER).unwrap());
-    // The peer is dropped before this side disconnects. Each poll of this side reports the end of the peer.
+    // Now the peer is dropped before this side disconnects. Each poll of this side reports the end of the peer.
     let [(mut side, mut first), (_two, second)] = connected();
     first.pair.post_receive(side.domain.buffer(64).unwrap()).unwrap();
     drop(second);
@@ -200,7 +200,7 @@ fn a_port_is_free_at_once_although_its_connections_go_on() {
     let asking = ask(resolved(&other, at), &mut waiting);
     drop(listener);
     let failed = asking.wait(PATIENCE).unwrap_err();
-    // On iWARP the listener may end before it has read the request. Then the cause is `PeerGone`.
+    // On iWARP the listener sometimes ends before it has read the request. Then the cause is `PeerGone`.
     assert!(matches!(failed.cause, Cause::Rejected { .. } | Cause::PeerGone(_)), "{failed:?}");
     let again = Idle::new(&other).unwrap().bind(at).unwrap();
     assert_eq!(again.local_address(), Some(at));
@@ -239,13 +239,13 @@ fn a_time_of_zero_is_only_a_look() {
     let (mut quiet, at) = listener();
     assert!(matches!(quiet.next(NOW), Err(CmError::TimedOut(NOW))));
     let failed = cm::connect(at, side().take(), &ConnectData::none(), NOW).unwrap_err();
-    // An address of this host may be resolved without a wait. Then a later step times out.
+    // If the address of this host is resolved without a wait, a later step times out.
     assert!(matches!(failed.cause, Cause::TimedOut(NOW) | Cause::Address(_)), "{failed:?}");
     let is_untouched = matches!(failed.value, AnyQueuePair::Init(_));
     assert!(is_untouched || context().is_iwarp(), "{:?}", failed.value);
     let failed = ask(resolved(&channel(), at), &mut side()).wait(NOW).map(drop).unwrap_err();
     assert!(matches!(failed.cause, Cause::TimedOut(NOW)), "{failed:?}");
-    // Use a second listener: requests of the clients that gave up may still come to the first listener.
+    // Use a second listener: requests of the clients that gave up can still come to the first listener.
     let (mut listener, at) = listener();
     let [mut client, mut server] = [side(), side()];
     let asking = ask(resolved(&channel(), at), &mut client);
@@ -415,7 +415,7 @@ fn the_reject_of_a_client_that_gave_up_says_so_or_does_nothing() {
     let asking = ask(resolved(&channel(), at), &mut side());
     let request = listener.next(PATIENCE).unwrap();
     drop(asking);
-    // On a real device, the message that the client has ended takes some time.
+    // On a real device, the message that the client has ended takes some time to arrive.
     thread::sleep(SHORT);
     match request.reject(&RejectData::raw(&[7; 148]).unwrap()) {
         Err(error) => assert!([libc::EINVAL, libc::ECONNRESET, libc::EPIPE].contains(&error.errno()), "{error:?}"),
@@ -694,7 +694,7 @@ fn a_pair_connects_although_nobody_listened_any_more_when_its_route_was_known() 
     talk(&mut [(client, of_client), (server, accepting.wait(PATIENCE).unwrap())]);
 }
 
-// ---- tasks
+// Tests with tasks.
 
 #[test]
 fn tasks_and_threads_share_a_channel() {

@@ -252,7 +252,8 @@ fn outlive_a_client(step: ClientStep, round: usize, listener: &mut Listener, at:
             assert!(matches!(listener.next(SHORT), Err(cm::CmError::TimedOut(_))));
             return killed;
         }
-        // Three variants take turns: nobody has read the request; the server has read it; the server has answered it.
+        // Three variants take turns. When the client is killed, nobody has read its request, or the server has read it,
+        // or the server has answered it.
         ClientStep::Asked if round.is_multiple_of(3) => {
             let killed = client.kill_at_its_step();
             // On iWARP, a request that nobody has read ends with its stream.
@@ -378,8 +379,8 @@ impl Player {
             }
         });
         if context().is_iwarp() {
-            // A receive that is posted while the device moves the pair to Error may be flushed only when the pair is
-            // destroyed.
+            // A receive that is posted while the device moves the pair to Error is perhaps not flushed before the pair
+            // is destroyed.
             drop(connection);
         }
         self.has_all_back();

@@ -62,10 +62,10 @@ fn one_edge_stands_for_the_events_of_two() {
         resolved.connect(side.take(), &Parameters::default(), &ConnectData::none()).unwrap()
     });
     let mut edges = Edges::of(&of_clients);
-    // Takes an edge that may have come before the answers.
+    // Take the edge that came before the answers, if there was one.
     edges.wait(A_WHILE);
     drop([(); 2].map(|()| listener.next(PATIENCE).unwrap()));
-    // Waits until the answers to both identifiers have arrived.
+    // Give the answers to both identifiers time to arrive.
     thread::sleep(A_WHILE);
     let mut waiting = VecDeque::from(asking);
     let mut count = 0;

@@ -119,7 +119,7 @@ fn a_pair_may_be_connected_after_a_silence() {
 /// CM017
 #[test]
 fn silence_is_given_up_after_78_seconds() {
-    // On iWARP, TCP and not rdma_cm decides when to give up.
+    // On iWARP it is TCP, not rdma_cm, that decides when to give up, so this test does not apply.
     if lacks_need(Need::SilentHost) || lacks_need(Need::ThreeSteps) {
         return;
     }

@@ -47,7 +47,7 @@ fn a_removed_device_tells_each_of_its_identifiers() {
     let failed = asking.wait(PATIENCE).unwrap_err();
     assert!(matches!(failed.cause, Cause::DeviceRemoved), "{failed:?}");
     drop(failed);
-    // A request may have come before the removal. The listener returns such a request first.
+    // If a request came before the removal, the listener returns that request first.
     let end = loop {
         match listener.next(PATIENCE) {
             Ok(request) => drop(request),

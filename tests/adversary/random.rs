@@ -183,8 +183,8 @@ impl<B: Brand> World<'_, B> {
             }
             _ => {
                 let Some(shared) = &self.shared else { return };
-                // The first pair on the shared queue leases room for all its receives. The completion queue may have
-                // less room.
+                // The first pair of the shared queue on a completion queue leases room for all receives of the shared
+                // queue. The completion queue can have less room than that. Then there is no pair.
                 let Ok(server) = shared.reliable(queue, &LIMITS) else { return };
                 let Ok(client) = self.domain.reliable(queue, &LIMITS) else { return };
                 let (client, server) = (client.into_init(&self.port).unwrap(), server.into_init(&self.port).unwrap());
@@ -310,7 +310,8 @@ impl<B: Brand> World<'_, B> {
             }
             _ => {}
         }
-        // Buffers come and go, because new buffers often get the addresses of old ones.
+        // The program drops old buffers and makes new ones. A new buffer often gets the address of an old one, so a
+        // late write to the old buffer shows up in the new one.
         if self.mine.len() < 4 {
             for buffer in self.domain.buffers(8, BYTES).unwrap() {
                 self.take_back(buffer);

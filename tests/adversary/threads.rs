@@ -66,7 +66,7 @@ impl Shop {
                     for success in retired.unsignalled() {
                         self.give(success.into_memory());
                     }
-                    // A later poll returns forgotten requests again.
+                    // Each fifth request is forgotten. A later poll returns it again.
                     taken += 1;
                     match taken % 5 {
                         0 => std::mem::forget(retired),
@@ -183,7 +183,7 @@ fn run(profile: Profile, rounds: usize) {
     {
         buffers.into_iter().map(PostedMemory::Unique).for_each(|memory| shop.give(memory));
     }
-    // Each byte is as the program left it, or 0 as in a new buffer.
+    // All bytes of a buffer are `IDLE`, if the program has written it, or 0, if it is new.
     let is_idle = |buffer: &Buffer<_>| [IDLE, 0].iter().any(|idle| buffer.iter().all(|byte| byte == idle));
     assert!(lock(&shop.buffers).iter().all(is_idle), "{profile:?}");
     drop((first, second, one, two, region, shop));

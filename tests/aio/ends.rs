@@ -309,11 +309,11 @@ fn who_waits_for_room_sees_a_receive_fail_at_a_poller_without_a_driver() {
         let waker = Waker::from(Arc::clone(&woken));
         drop(other);
         let mut seen = woken.0.load(Ordering::SeqCst);
-        // Who was woken by the end of the driver polls once more.
+        // The drop of a driver wakes the tasks that wait. As such a task does, poll once more.
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         receiver.post_receive(domain.buffer(8).unwrap()).unwrap();
         peer.post_send(long(&domain)).unwrap();
-        // As a runtime does: the future is polled after it was woken.
+        // As in a runtime, the future is polled only after somebody has woken it.
         assert!((0..50).any(|_| {
             takes_turns(&mut driver);
             let before = mem::replace(&mut seen, woken.0.load(Ordering::SeqCst));
@@ -364,7 +364,8 @@ fn ends_without_a_trace(has_waited: bool) {
     let ends = support::eventually(|| thread.is_finished());
     assert!(ends, "the driver of the receives does not end");
     assert_eq!(kept, 0, "waited: {has_waited}, {messages} messages");
-    // The queue may still be armed from the wait.
+    // If a task has waited, the completion queue of the receives can still be armed. Then one message wakes the driver,
+    // for one turn.
     assert!(after - before <= u64::from(has_waited), "{} turns for nobody", after - before);
 }
 
@@ -470,7 +471,7 @@ fn halves_at_two_pollers_free_their_memory_once_in_any_order_of_drops() {
         let freed = Arc::new(AtomicUsize::new(0));
         let memory = || domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap().split().1;
         receiver.post_receive(memory()).unwrap();
-        // The peer has no receive, so the send waits.
+        // The peer has no receive, so the send stays in flight.
         drop(sender.send(memory()).unwrap());
         let shared = sender.into_shared();
         assert!(poll_once(&mut Box::pin(shared.room())).is_pending());

@@ -119,7 +119,7 @@ fn strays<B: Brand>(sender: &mut Sender<B>, count: usize) -> Vec<Buffer<B>> {
         match sender.take_stray() {
             Some(stray) => found.push(buffer_of(stray)),
             None => {
-                // Any poll finds the strays. Here a send polls.
+                // Any poll of the completion queue finds the strays. Here the wait for a send polls it.
                 block_on(sender.send(Inline(b"")).unwrap()).ok();
                 thread::yield_now();
             }
@@ -205,7 +205,8 @@ fn messages_that_came_together_are_received_in_their_order() {
             buffer.write(&[number]).unwrap();
             block_on(sender.send(buffer).unwrap()).unwrap();
         }
-        // The last messages may arrive a little later. The test does not depend on that.
+        // The last messages can arrive a little after their sends have completed, so give them time. The test also
+        // passes if a message comes later.
         thread::sleep(Duration::from_millis(20));
         let found: Vec<_> =
             (0..count).map(|_| block_on(receiver.next()).unwrap().unwrap().into_received().unwrap()[0]).collect();
@@ -318,7 +319,7 @@ fn a_future_that_is_forgotten_loses_no_request_of_another() {
     let (region, remote) = target(&tasks.domain);
     let sender = &mut tasks.left.0;
     let buffer = || tasks.domain.buffer(8).unwrap();
-    // Enough rounds to go around the ring more than once.
+    // These are enough rounds for the requests to go around the ring of the send queue more than once.
     for round in 0..40 {
         if round % 3 == 0 {
             let mut lost = sender.write(buffer(), &remote).unwrap();
@@ -499,7 +500,8 @@ fn a_pair_that_is_dropped_answers_its_futures() {
             Err(RequestError::Failed(failure)) => failure,
             Err(error) => panic!("{error}"),
         };
-        // Soft iWARP ends the stream when it finds no receive, and may do so before the drop.
+        // Soft iWARP ends the stream when a message finds no receive. If that comes before the drop, the sends fail
+        // with other statuses.
         let expected = matches!(failure.status, Status::Destroyed | Status::Flushed | Status::RnrRetryExceeded);
         assert!(expected || context().is_iwarp(), "{:?}", failure.status);
         assert!(failure.into_buffer().is_some());
@@ -665,7 +667,7 @@ fn memory_of_a_pair_that_was_not_destroyed_outlives_its_driver() {
         let memory = || tasks.domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap().split().1;
         let (to_receive, to_send) = (memory(), memory());
         tasks.right.1.post_receive(to_receive).unwrap();
-        // The left side has no receive, so this waits.
+        // The left side has no receive, so this send does not complete.
         let mut sent = tasks.right.0.send(to_send).unwrap();
         assert!(poll_once(&mut sent).is_pending());
         if !is_forgotten {
@@ -692,7 +694,7 @@ fn a_driver_ends_although_a_pair_was_not_destroyed() {
         let context = interlock::Context::open_on(&fabric, "soft0").unwrap();
         let mut tasks = Tasks::new(context.checked_domain().unwrap(), 4);
         let driver = tasks.drive();
-        // The peer has no receive, so this waits.
+        // The peer has no receive, so this send does not complete.
         let mut sent = Some(tasks.left.0.send(tasks.buffer(b"x")).unwrap());
         assert!(poll_once(sent.as_mut().unwrap()).is_pending());
         if is_dropped_first {
@@ -750,10 +752,10 @@ fn a_batch_whose_items_panic_loses_nothing() {
         } else {
             catch_unwind(AssertUnwindSafe(|| drop(sender.post_all(&mut items, make)))).unwrap_err();
         }
-        // The 41st is lost in `make`, and is at home.
+        // `make` panicked with the 41st item in hand. The panic dropped this item, so it is back in the pool.
         assert_eq!(items.len(), 19);
         drop(items);
-        // A later request is signalled, and completes those that are not.
+        // This request is signalled. Its completion also completes the unsignalled requests before it.
         block_on(sender.write(domain.buffer(8).unwrap(), &remote).unwrap()).unwrap();
         assert_eq!((free(&pool), sender.in_flight()), (60, 0));
         drop(poller);

@@ -22,8 +22,8 @@ fn a_receiver_posts_by_itself_from_a_pool() {
         sends(&mut tasks, 1);
         drop(block_on(tasks.right.1.next()).unwrap().unwrap());
     }
-    // A message that the program has not taken yet counts towards the two receives, so a slow program does not empty
-    // the pool.
+    // A message that the program has not taken yet counts as one of the two receives of `refill_from`, so a slow
+    // program does not empty the pool.
     sends(&mut tasks, 1);
     drop(block_on(tasks.right.1.next()).unwrap().unwrap());
     sends(&mut tasks, 1);
@@ -85,7 +85,7 @@ fn a_wait_for_the_next_receive_that_was_dropped_keeps_no_buffer_of_the_pool() {
     let kept = starved(&mut tasks, &pool);
     assert!(poll_once(&mut pin!(tasks.right.1.next())).is_pending());
     drop(kept);
-    // The program can take the buffer for something else, such as an answer, and gives it back at once.
+    // The program can take the buffer for something else, such as an answer. Here it gives the buffer back at once.
     assert!(pool.try_take(64).is_ok());
     // A new wait of the receiver takes the buffer as usual.
     assert!(poll_once(&mut pin!(tasks.right.1.next())).is_pending());
@@ -133,7 +133,7 @@ fn a_receiver_that_waits_for_the_pool_is_woken_when_its_pair_breaks() {
     let waker = Waker::from(Arc::clone(&woken));
     let mut context = Context::from_waker(&waker);
     assert!(receiver.poll_next(&mut context).is_pending());
-    // A write to nowhere fails, and breaks the pair.
+    // The region of this write is no longer registered, so the write fails and breaks the pair.
     let (region, remote) = target(&domain);
     drop(region);
     block_on(sender.write(domain.buffer(8).unwrap(), &remote).unwrap()).unwrap_err();

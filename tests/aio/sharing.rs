@@ -5,8 +5,8 @@ use super::*;
 /// On a broken pair, a post with a permit fails with `Broken` at once, although other permits still keep room.
 #[test]
 fn a_permit_of_a_broken_pair_says_that_it_is_broken() {
-    // A send waits for a receive until the pair goes to Error. Soft iWARP never completes requests that are posted in
-    // Error.
+    // This test needs a send that stays in flight, without a receive at the peer, until the pair goes to Error. On
+    // iWARP such a send ends the connection instead.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -86,8 +86,8 @@ fn room_is_promised_in_turn_and_not_overtaken() {
 /// by itself.
 #[test]
 fn a_wait_for_room_ends_when_the_pair_is_broken() {
-    // The sends wait for receives until the pair goes to Error. Soft iWARP never completes requests that are posted in
-    // Error.
+    // This test needs sends that stay in flight, without receives at the peer, until the pair goes to Error. On iWARP
+    // the first such send ends the connection, and soft iWARP never completes requests that are posted after that.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -171,7 +171,7 @@ fn the_first_in_the_line_is_woken_when_a_request_completes() {
     let Tasks { domain, poller, left: (mut sender, _receiver), right: (_other, mut peer) } =
         Tasks::new(context().checked_domain().unwrap(), 1);
     let mut driver = poller.driver().unwrap();
-    // The peer has no receive yet, so the queue is full.
+    // The peer has no receive yet, so this send stays in flight and the queue is full.
     let sent = sender.send(domain.buffer(8).unwrap()).unwrap();
     let shared = sender.into_shared();
     let woken = Arc::new(Count::default());
@@ -196,7 +196,7 @@ fn a_second_post_with_a_permit_overtakes_nobody() {
     let others: Vec<_> = (0..7).map(|_| block_on(shared.room()).unwrap()).collect();
     let mut waits = Box::pin(shared.room());
     assert!(poll_once(&mut waits).is_pending());
-    // All other permits are given back, and the line has not noticed yet.
+    // The other permits give their room back. `waits` has not been polled since then.
     drop(others);
     let (first, second) = permit.with(|sender| {
         assert_eq!(sender.free(), 1);

@@ -161,7 +161,7 @@ fn requests_from_before_the_split_come_out() {
     gone.post_receive(domain.buffer(16).unwrap()).unwrap();
     drop(gone);
     polls();
-    // The next pairs may get the slots of the destroyed pair.
+    // The next pairs can get the slots of the destroyed pair.
     for round in 0..4 {
         let (mut left, mut right) = pairs();
         right.post_receive(domain.buffer(64).unwrap()).unwrap();

@@ -18,7 +18,7 @@ fn a_waker_that_panics_keeps_nobody_else_asleep() {
     let to_left = tasks.right.0.send(tasks.buffer(b"l")).unwrap();
     let both = async { (to_right.await.is_ok(), to_left.await.is_ok()) };
     let polled = catch_unwind(AssertUnwindSafe(|| driver.block_on(both)));
-    // Whoever polls meets the panic, here or below. The right receiver is woken in any case.
+    // Either `block_on` above or `poll_once` below meets the panic. The right receiver is woken in any case.
     drop(polled);
     assert!(support::eventually(|| {
         let _ = catch_unwind(AssertUnwindSafe(|| poll_once(&mut pin!(tasks.left.1.next()))));
@@ -36,7 +36,7 @@ fn a_waker_in_the_line_that_panics_costs_no_room() {
     let Tasks { domain, poller, left, right } = Tasks::new(context().checked_domain().unwrap(), 2);
     let mut driver = poller.driver().unwrap();
     let ((mut sender, _receiver), (_other, mut peer)) = (left, right);
-    // The peer has no receive yet, so the queue is full.
+    // The peer has no receive yet, so these sends stay in flight and the queue is full.
     let sent = [(); 2].map(|()| sender.send(domain.buffer(8).unwrap()).unwrap());
     let shared = sender.into_shared();
     let [mut first, mut second] = [(); 2].map(|()| Box::pin(shared.room()));
@@ -165,7 +165,7 @@ fn a_waker_whose_drop_panics_keeps_nobody_in_the_line() {
     assert!(first.as_mut().poll(&mut Context::from_waker(&bad)).is_pending());
     let waker = Waker::from(Arc::clone(&woken));
     assert!(second.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    // Another waker takes the place of the bad one in the lane, so that the line has the last one.
+    // The forgotten clone keeps the `BadDrop` alive, so `drop((first, kept))` below does not run its drop.
     mem::forget(bad.clone());
     drop(bad);
     drop((first, kept));
@@ -220,12 +220,12 @@ fn a_waker_that_panics_while_a_pair_is_closed_costs_no_buffer() {
     let (fabric, domain) = support::own_device!();
     let Tasks { domain, poller, left: (mut sender, mut receiver), right: _right } = Tasks::new(domain, 128);
     let _driver = poller.driver().unwrap();
-    // More than one poll settles.
+    // These are more receives than a single poll settles.
     for _ in 0..100 {
         receiver.post_receive(domain.buffer(8).unwrap()).unwrap();
     }
     let panicking = Waker::from(Arc::new(Panicking));
-    // The peer has no receive.
+    // The peer has no receive, so this send does not complete.
     let mut sent = sender.send(Inline(b"")).unwrap();
     assert!(Pin::new(&mut sent).poll(&mut Context::from_waker(&panicking)).is_pending());
     fabric.inject(Fault::FlushWithheld);
@@ -236,7 +236,7 @@ fn a_waker_that_panics_while_a_pair_is_closed_costs_no_buffer() {
     assert!(poll_once(&mut sent).is_ready());
 }
 
-/// The completion queue fails in the turn in which a waker panics. Whoever else waits is not woken.
+/// The completion queue fails in the turn in which a waker panics. Whoever else waits is woken nevertheless.
 #[test]
 fn a_waker_that_panics_while_the_queue_fails_keeps_nobody_asleep() {
     let fabric = Fabric::new();
@@ -372,7 +372,7 @@ fn the_last_waker_of_a_wait_in_the_line_is_dropped_without_the_lock() {
             Tasks::new(context.checked_domain().unwrap(), 1);
         let _driver = poller.driver().unwrap();
         let shared = sender.into_shared();
-        // The peer has no receive yet.
+        // The peer has no receive yet, so this send stays in flight.
         let mut sent = shared.with(|sender| sender.send(Inline(b""))).unwrap();
         let mut room = Box::pin(shared.room());
         let waker = Waker::from(Arc::new(DropUses(shared.clone())));

@@ -285,7 +285,7 @@ impl Lane {
     /// Receives the messages of this lane at the other end, checks them, and posts each receive again.
     async fn serve(self: Arc<Self>, mut receiver: Receiver<Checked>, seed: u64) -> Receiver<Checked> {
         let mut random = Random::new(seed);
-        // The receives of an iWARP device may complete in another order.
+        // On an iWARP device, the receives can complete in another order than that of the messages.
         let is_in_order = !context().is_iwarp();
         let mut counts: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
         let mut spare = Vec::new();
@@ -306,8 +306,8 @@ impl Lane {
             assert!(!is_in_order || count == next, "message {count} of task {task} arrives before message {next}");
             assert_eq!(buffer[..], words(task, count), "a message arrives as it was sent");
             self.arrived.fetch_add(1, Ordering::Relaxed);
-            // If receives complete out of order, the queue may be full until an earlier receive has completed. Then the
-            // buffer is posted later.
+            // If receives complete out of order, the queue can stay full until an earlier receive has completed. Then
+            // the buffer is posted later.
             spare.push(buffer);
             while let Some(buffer) = spare.pop() {
                 match receiver.post_receive(buffer) {
@@ -386,7 +386,8 @@ async fn traffic(ends: Vec<[End; 2]>, tasks: usize, rounds: usize, losses: &Arc<
         cancelled += task.await.unwrap();
     }
     for (number, (lanes, serving, before)) in parts.into_iter().enumerate() {
-        // Half of the connections wait here for all requests. The others are closed while requests may be in flight.
+        // Half of the connections wait here for all requests. The others are closed while requests are perhaps in
+        // flight.
         if number % 2 == 0 {
             let is_done = |lane: &Arc<Lane>| {
                 lane.gather();

@@ -37,7 +37,7 @@ fn forgetting_a_completion_leaks_and_never_frees_in_flight_memory() {
     for completion in settle(&stage.fabric, &mut stage.poller) {
         mem::forget(completion);
     }
-    // The other half of the region is still in flight, and the device writes to it.
+    // The other half of the region is still in flight. The device writes the next message to it.
     stage.left.post_send(small(&stage.domain)).unwrap();
     assert_eq!(settle(&stage.fabric, &mut stage.poller).len(), 2);
 }
@@ -114,7 +114,7 @@ fn what_fails_half_way_never_leaves_anything_behind() {
     fabric.inject(fails(Verb::RegMr));
     let error = domain.register::<LocalWrite, _>(vec![7_u8; 3]).unwrap_err();
     assert_eq!(error.memory, [7; 3]);
-    // Only the objects that were made exist, and all of them can be released.
+    // The calls that failed have left no objects behind: only the completion queue that was made exists.
     assert!(format!("{fabric:?}").contains("regions: 0, completion_queues: 1, queue_pairs: 0"), "{fabric:?}");
     drop((domain, queue, _poller));
     assert!(context.named_domain(Test).is_ok());
@@ -236,7 +236,8 @@ fn an_address_handle_never_ends_before_its_requests_nor_outlives_their_queues() 
         match order {
             "poll" => {
                 pair.destroy().unwrap();
-                // The handles end with the pair, although the poller does not know yet that the pair is gone.
+                // The address handles end with the pair, although the poller has not learned yet that the pair is
+                // destroyed.
                 handles(0);
                 assert_eq!(all(&mut poller).len(), 2, "destroyed");
                 drop(poller);
@@ -247,7 +248,8 @@ fn an_address_handle_never_ends_before_its_requests_nor_outlives_their_queues() 
                 assert_eq!(all(&mut poller).len(), 2, "of the life before");
                 let mut pair = open(pair);
                 (0..DEPTH).for_each(|_| send(&mut pair));
-                // The new requests have taken the slots of the old ones, whose handles have ended.
+                // The new requests have taken the slots of the old ones, and so have ended the address handles of the
+                // old ones.
                 handles(DEPTH);
                 assert_eq!(settle(&fabric, &mut poller).len() as u32, DEPTH);
                 drop(poller);

@@ -80,8 +80,8 @@ fn a_failure_that_another_thread_polls_never_breaks_the_next_life() {
         let rounds = if cfg!(miri) { 4 } else { 200 };
         for round in 0..rounds {
             let made = ends.map(|mut pair| {
-                // In some rounds no receive is in flight at the reset, so the pair keeps its ledgers. In the others it
-                // gets new ones.
+                // In some rounds no receive is in flight at the reset, so the pair keeps its ledgers. In the other
+                // rounds the pair gets new ledgers.
                 for _ in 0..round % 3 {
                     pair.post_receive(small(&domain)).unwrap();
                 }

@@ -119,7 +119,7 @@ fn r_2_memory_that_a_peer_is_writing_to_is_never_freed_before_it_is_deregistered
     let stale = region.remote();
     stage.left.post_write(stage.domain.buffer(4096).unwrap(), &stale).unwrap();
     drop(region);
-    // The new vector may get the memory that the region had.
+    // The new vector can get the memory that the region had. A late write of the device would change it.
     let mut reused = vec![3_u64; 512];
     assert_eq!(
         settle(&stage.fabric, &mut stage.poller).pop().unwrap().check().unwrap_err().status,
@@ -205,7 +205,7 @@ fn j_3_bytes_that_the_program_borrows_are_never_written_by_a_peer() {
     let region = stage.domain.register::<RemoteRead, _>(vec![7_u64; 4]).unwrap();
     let borrowed = region.as_bytes();
     stage.left.post_read(stage.domain.buffer(32).unwrap(), &region.remote()).unwrap();
-    // The peer claims more rights than it was granted.
+    // The peer claims more rights than the region was registered with.
     let mut record = region.remote().to_bytes();
     record[3] = RemoteRegion::<RemoteAll>::from_bytes(&all_rights(record)).unwrap().to_bytes()[3];
     let lie = RemoteRegion::<RemoteAll>::from_bytes(&record).unwrap();

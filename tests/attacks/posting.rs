@@ -85,7 +85,7 @@ fn a_batch_that_panics_after_a_doorbell_never_takes_back_what_was_rung() {
     for _ in 0..32 {
         poller.poll().unwrap().unwrap().check().unwrap();
     }
-    // The slots of the requests that were taken back are used again.
+    // This request uses the slot of a request that was staged and taken back.
     pair.post_write(small(&stage.domain), &region.remote()).unwrap();
     stage.fabric.run();
     assert_eq!(all(&mut poller).len(), 1);
@@ -202,7 +202,8 @@ fn an_uncertain_send_never_comes_back_before_the_device_is_done_with_it() {
     let PostError::Uncertain { id, .. } = error else { panic!("{error}") };
     assert_eq!(stage.left.sends_in_flight(), 1);
     assert!(matches!(stage.left.post_send(small(&stage.domain)), Err(PostError::Broken { first_failure: None, .. })));
-    // The device has kept the request, but not executed it. The next transition makes it run, as on soft-RoCE.
+    // The device has kept the request, but not executed it. The next transition makes the device execute it, as on
+    // soft-RoCE.
     let left = stage.left.into_sqd().unwrap().into_error().unwrap();
     let out = stage.fabric.run();
     let completions = all(&mut stage.poller);
