@@ -88,7 +88,7 @@ fn a_device_says_what_it_can_do() {
 fn fork_support_is_there_for_who_asks() {
     match interlock::device::enable_fork_support() {
         Ok(support) => assert!(matches!(support, ForkSupport::Enabled | ForkSupport::Unneeded), "{support:?}"),
-        // Another test of this process has already used a device, after which the call is too late.
+        // Another test of this process has already used a device, so this call comes too late.
         Err(error) => assert_eq!((error.verb(), error.errno()), ("ibv_fork_init", libc::EINVAL)),
     }
 }

@@ -264,7 +264,7 @@ fn a_peer_that_sends_rubbish_is_one_line() {
             stream.write_all(&rubbish.as_bytes()[..52]).unwrap();
             client.end().failed("the peer sent no address of a queue pair, but \"");
         }
-        // A peer of rdma-core without -g sends a GID of zeros.
+        // A program of rdma-core that runs without -g sends a GID of zeros.
         let (server, mut stream) = server_and_stream();
         stream.write_all(format!("0000:000011:000001:{:032x}\0", 0).as_bytes()).unwrap();
         server.end().failed("the peer named no GID");
@@ -329,7 +329,7 @@ fn without_hardware_an_example_says_in_one_line_that_it_simulates() {
     let path = example("rc_pingpong").into_os_string().into_string().unwrap();
     let ended = Program::run("env", &["-u", "INTERLOCK_DEVICE", &path]).says("every byte checked");
     assert!(ended.status.success(), "{ended:#?}");
-    // On a machine with hardware the program may use the hardware or the simulation. The output says which.
+    // On a machine with RDMA hardware, the program uses either the hardware or the simulation. Its output says which.
     let is_simulated = ended.stdout.contains("soft0 port 1");
     assert!(is_simulated || !interlock::devices().unwrap().iter().all(Device::is_soft), "{ended:#?}");
     assert_eq!(ended.stderr.lines().count(), usize::from(is_simulated), "{ended:#?}");

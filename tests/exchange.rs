@@ -79,7 +79,7 @@ fn a_write_arrives_and_takes_no_receive() {
     region.read_into(24, &mut seen).unwrap();
     assert_eq!(seen, expected);
     assert_eq!(region.load(16).unwrap(), 0, "before the target");
-    // The memory comes back in its own type.
+    // `deregister` returns the memory as the type that was registered.
     let words: Vec<u64> = region.deregister().unwrap();
     assert_eq!(&words.as_bytes()[24..1024], expected);
 }
@@ -222,7 +222,7 @@ fn memory_without_local_write_can_be_sent_from() {
 
 #[test]
 fn unsignalled_requests_come_out_in_order_before_the_signalled_one() {
-    // Without order, each request is signalled, and may come out at any time.
+    // On a device that completes requests in any order, the library signals each request.
     if lacks_need(Need::Order) {
         return;
     }
@@ -381,8 +381,8 @@ fn two_halves_of_a_pair_work_on_two_threads() {
                 buffer.copy_from_slice(&number.to_ne_bytes());
                 let mut buffer = Some(buffer);
                 while let Some(again) = buffer.take() {
-                    // A poll returns a buffer before it counts the buffer's slot as free, so the queue may still look
-                    // full.
+                    // On a device that completes requests in any order, a buffer can come back while an older request
+                    // is still in flight. Then the queue is still full.
                     match sender.post_send(again) {
                         Ok(_) => {}
                         Err(PostError::QueueFull(back)) => buffer = Some(back),
@@ -398,7 +398,7 @@ fn two_halves_of_a_pair_work_on_two_threads() {
             match poller.wait(PATIENCE).unwrap().check().unwrap().into_work() {
                 Work::Sent(memory) => {
                     sent += 1;
-                    // The sender may have ended, and then it takes no more buffers.
+                    // `send` fails if the thread `sending` has ended. That thread needs no more buffers.
                     let _ = free.send(memory.into_buffer().unwrap());
                 }
                 Work::Received(message) => {
@@ -458,7 +458,7 @@ fn a_write_beyond_what_was_granted_fails_and_changes_nothing() {
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let region = link.domain.register::<RemoteReadWrite, _>(vec![0_u64; 4]).unwrap();
-    // A record that claims 40 bytes of a region of 32.
+    // The record claims that the region has 40 bytes, but it has 32.
     let mut record = region.remote().to_bytes();
     record[23] = 40;
     let lie = RemoteRegion::<RemoteWrite>::from_bytes(&record).unwrap();
@@ -521,7 +521,7 @@ fn a_message_too_long_for_its_receive_fails_on_both_sides() {
 
 #[test]
 fn a_message_waits_for_a_receive_that_comes_late() {
-    // The message must wait until its receive is posted, which iWARP does not do.
+    // On iWARP, a message does not wait until a receive is posted.
     if lacks_need(Need::Waiting) {
         return;
     }
@@ -538,7 +538,7 @@ fn a_message_waits_for_a_receive_that_comes_late() {
 
 #[test]
 fn a_message_without_a_receive_fails_where_no_retry_is_allowed() {
-    // On iWARP the connection ends, and no status says why.
+    // On iWARP, a message without a receive ends the connection, and no status says why.
     if lacks_need(Need::Waiting) {
         return;
     }

@@ -130,7 +130,7 @@ fn a_refused_post_that_names_itself_gives_its_buffer_back() {
     assert_eq!((&request[..], source.errno()), (&b"back"[..], libc::ENOMEM));
     fabric.inject(fails(Verb::PostRecv, libc::ENOMEM));
     let Err(PostError::Refused { request, .. }) = link.right.post_receive(request) else { panic!("refused") };
-    // The refusal does not break the pair.
+    // The refused posts have not broken the pairs.
     link.right.post_receive(request).unwrap();
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
     for _ in 0..2 {
@@ -350,7 +350,8 @@ fn what_is_refused_of_all_items_comes_back() {
         let error = link.left.post_all(&mut buffers, |from| WorkRequest::write(from, &region.remote())).unwrap_err();
         let PostAllError::Failed(error) = error else { panic!("{error}") };
         assert_eq!((error.posted, error.refused.len(), error.uncertain, buffers.len()), (posted, refused, 0, left));
-        // The items after the refused one were not tried.
+        // The provider refuses the first 32 requests together. If there are more items, the next one comes back in
+        // `error.result`, and the others stay in the vector.
         let stopped = matches!(error.result, Err(PostError::Refused { .. }));
         assert_eq!((stopped, link.left.sends_in_flight()), (count > 32, 0));
         assert_eq!(link.left.post_all(&mut buffers, |from| WorkRequest::write(from, &region.remote())).unwrap(), left);
@@ -384,8 +385,8 @@ fn a_fault_without_an_errno_never_makes_completions() {
     for errno in [0, -1, -16, i32::MIN] {
         let (fabric, domain) = own_device!(Fabric::manual());
         let mut link = Link::new(domain, 4);
-        // This first request has the id 0, and so has an entry that the device never wrote. The failed poll must not
-        // take such an entry for the completion of the request.
+        // The id of this first request is 0. A completion entry that the device never wrote has the id 0 too. The
+        // failed poll must not take such an entry for the completion of the request.
         link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
         fabric.inject(Fault::VerbFails { verb: Verb::PollCq, after: 0, count: 1, errno });
         assert!(link.poller.poll().is_err());

@@ -180,7 +180,8 @@ impl Reader {
     }
 
     fn note(&mut self, name: Option<String>, segments: &[String], is_reexport: bool) {
-        // In `use ring::Held;`, `ring` may be a child module of this module, so the path starts here.
+        // `absolute` knows only paths that begin with `crate`, `self` or `super`. Any other path is taken as one from
+        // this module, because the `ring` in `use ring::Held;` can be a child of this module.
         let from_here = self.absolute(segments).unwrap_or_else(|| [&self.path, segments].concat());
         self.module.imports.extend(name.map(|name| (name, from_here)));
         self.mention(segments, is_reexport);
@@ -314,7 +315,7 @@ fn each_floor_uses_only_those_below_it() {
     let mut wrong = BTreeSet::new();
     for ((from, to), path) in edges(&modules, true) {
         let allowed = match (room(&from), floor(&from), floor(&to)) {
-            // The front modules may re-export from every layer.
+            // `lib`, `verbs` and the modules of `front` are allowed to use every floor, to re-export from it.
             ("lib" | "front" | "verbs", ..) => true,
             (_, Some(from), Some(to)) => to <= from,
             (_, Some(_), None) => SERVICES.contains(&room(&to)),

@@ -80,7 +80,7 @@ fn play(server: (PathBuf, &[&str]), client: (PathBuf, &[&str])) -> Option<(Ended
     let (client, server) = client.end_with(server);
     print!("{}\n{}\n{}\n{}", server.line, server.stdout, client.line, client.stdout);
     if !(server.status.success() && client.status.success()) {
-        // The stderr of one side may explain why the other side failed.
+        // The stderr of one side can explain why the other side failed.
         eprintln!("{server:#?}\n{client:#?}");
     }
     Some((server.succeeded(), client.succeeded()))
@@ -118,8 +118,8 @@ fn the_c_server_finds_our_data_valid() {
 #[test]
 fn one_wrong_byte_is_noticed() {
     let Some(devices) = devices() else { return };
-    // With -c, the C program zeroes a byte that should be 0x7b. Our side runs without the option, so it reports an
-    // error.
+    // With -c, the C client sends 0 as the first byte of its first message. Our server runs without -c, so it expects
+    // 0x7b there and reports an error.
     let (server, client) = start(&devices, (our_program(), &["-s", "4000"]), (c_program(), &["-s", "4000", "-c"]));
     server.end().failed("message 0 of the peer is not what was sent: byte 0 is 0x00 instead of 0x7b");
     drop(client);
@@ -228,8 +228,8 @@ fn unreliable_transports_play_with_the_c_program() {
 
 #[test]
 fn unreliable_messages_of_any_size_go_to_the_c_program_and_back() {
-    // A datagram has at most the length of the MTU. A message is lost if one of its packets is lost, so even the long
-    // messages have no more than 25 packets.
+    // A datagram is at most as long as the MTU, so none is longer than 4096 bytes. Over `uc` a message is lost if one
+    // of its packets is lost, so even the long messages have no more than 25 packets.
     let sizes =
         [("uc", "100001", "4096"), ("uc", "4097", "256"), ("uc", "64", "1024"), ("ud", "4096", ""), ("ud", "64", "")];
     for (letters, size, mtu) in sizes {

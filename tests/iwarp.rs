@@ -55,7 +55,8 @@ fn the_device_is_there_and_its_provider_is_reviewed() {
 fn the_only_gid_is_no_address() {
     let port = context().active_port().unwrap();
     let [row] = port.gids() else { panic!("{:?}", port.gids()) };
-    // tests/rxe/devices gave the interface this name. Linux 6.1 does not report the interface of the entry.
+    // tests/rxe/devices gave the interface this name. The last assertion needs a kernel that reports the interface of
+    // a GID entry. Linux 6.1 does not report it.
     let interface = format!("veth-{}", context().name());
     let mac = std::fs::read_to_string(format!("/sys/class/net/{interface}/address")).unwrap();
     let mac: Vec<u8> = mac.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
@@ -73,7 +74,7 @@ fn memory_is_registered_with_each_right() {
     drop(domain.register::<RemoteRead, _>(words()).unwrap());
     drop(domain.register::<RemoteWrite, _>(words()).unwrap());
     drop(domain.register::<RemoteReadWrite, _>(words()).unwrap());
-    // The device has no atomics, but it would register this memory all the same.
+    // The library refuses this, because the device has no atomics. The device itself would register the memory.
     let error = domain.register::<RemoteAtomic, _>(words()).unwrap_err();
     assert!(matches!(error.source, RegisterFailure::NotOnIwarp(NotOnIwarp::Atomics)), "{error}");
     assert_eq!(error.memory.len(), 1024);

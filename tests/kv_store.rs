@@ -71,7 +71,7 @@ fn words_of_different_times_do_not_pass_for_a_value() {
     };
     let (mut whole, mut torn) = (0, 0);
     for _ in 0..300_000 {
-        // The read takes from one step to more than two updates.
+        // The read sees words of up to 80 successive states. One update makes 14 states.
         let span = 1 + below(80);
         let start = below(history.len() - span);
         let mut seen = history[start].1;
@@ -234,7 +234,8 @@ fn processes_share_a_table() {
         served.run(&["put", "color", value]).succeeded();
     }
     assert_eq!(served.run(&["get", "color"]).succeeded().stdout, "blue\n");
-    // This is the fifth client. The client that found nothing counts too, because it also said bye.
+    // The server ends after its fifth client, which is this one. The client that found nothing counts too, because it
+    // also said bye.
     served.run(&["put", "", "of the empty key"]).succeeded();
     let server = served.server.end().succeeded();
     server.says("session 5 said bye").says("2 of 64 slots").says("  color = blue (update 2)");
@@ -346,7 +347,7 @@ fn a_server_ends_with_the_lease_of_its_table() {
 #[test]
 fn a_server_ends_with_its_input() {
     if on_hardware() {
-        // The input has ended already, so nobody writes to the table.
+        // The standard input of the server is empty, so the server ends at once, before anybody writes to the table.
         let port = free_port().to_string();
         kv_store(&["serve", "-p", &port]).succeeded().says("the table at the end, 0 of 64 slots:");
     }

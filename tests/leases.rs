@@ -124,7 +124,7 @@ fn a_forgotten_lease_leaves_its_memory_to_the_peer_for_good() {
     let lease = link.domain.lease::<RemoteReadWrite, _>(part, Duration::ZERO).unwrap();
     let remote = lease.remote();
     mem::forget(lease);
-    // The program may drop the part of the memory that is not leased. The leased part is not freed.
+    // The program drops the part that is not leased. The memory is not freed, because the forgotten lease keeps it.
     drop(rest);
     link.left.post_write(filled(&link.domain, 7, 8), &remote).unwrap();
     succeeded(&mut link.poller);
@@ -163,7 +163,7 @@ fn memory_is_leased_again_and_in_another_domain() {
         buffer = lease.end().unwrap();
         assert_eq!(buffer[..8], [round; 8]);
     }
-    // After the leases, the same memory can be registered without rights for peers. The region is an ordinary one.
+    // After the leases have ended, the same memory can be registered as an ordinary region, without rights for peers.
     let (rest, again) = link.domain.register::<LocalWrite, _>(buffer).unwrap().split();
     link.right.post_receive(link.domain.buffer(64).unwrap()).unwrap();
     link.left.post_send(again).unwrap();

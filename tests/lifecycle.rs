@@ -36,7 +36,8 @@ fn completions_of_before_the_destroy_keep_their_status() {
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
-    // When the send has completed, the receive has completed too, but may not have been polled yet.
+    // This is the completion of the send or of the receive. If it is that of the send, the completion of the receive is
+    // perhaps still in the queue when the pair is dropped.
     let first = link.poller.wait(PATIENCE).unwrap().check().unwrap();
     let mut received = matches!(first.into_work(), Work::Received(_));
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
@@ -51,8 +52,8 @@ fn completions_of_before_the_destroy_keep_their_status() {
             }
         }
     }
-    // A provider may drop the completions of a pair that it destroys. Then the buffer of the first receive comes out as
-    // destroyed too.
+    // A provider is allowed to drop the completions of a pair that it destroys. Then the buffer of the first receive
+    // comes out as destroyed too.
     assert!((received && destroyed == 1) || (!received && destroyed == 2));
 }
 
@@ -228,7 +229,8 @@ fn a_pair_that_fails_while_it_is_reset_is_in_reset() {
     region.deregister().unwrap();
     for round in 0..if cfg!(miri) { 3 } else { 300 } {
         link.left.post_write(link.domain.buffer(8).unwrap(), &nothing).unwrap();
-        // The refusal is on its way to the requester.
+        // The peer refuses the write, and its answer is on the way to `left`. Each round waits longer, so that the
+        // resets meet the answer at different times.
         for _ in 0..round * 50 {
             std::hint::spin_loop();
         }
@@ -489,7 +491,7 @@ fn leaked_objects_leak_memory_and_nothing_else() {
     for _ in 0..2 {
         link.right.post_receive(link.domain.buffer(64).unwrap()).unwrap();
     }
-    // The receiving pair goes on taking messages although the program has lost it.
+    // The pair that receives goes on taking messages, although the program has forgotten it.
     mem::forget(link.right);
     let mut message = link.domain.buffer(64).unwrap();
     message.write(b"into the void").unwrap();

@@ -34,7 +34,7 @@ struct Counted {
     dropped: fn(),
 }
 
-// SAFETY: only the `Counted` refers to its allocation, as a `Box<[u8]>` does.
+// SAFETY: only this `Counted` refers to its allocation, as if it were a `Box<[u8]>`. The other fields are `Send`.
 unsafe impl Send for Counted {}
 
 impl Counted {
@@ -376,7 +376,8 @@ fn what_is_not_inside_a_file_is_not_mapped() {
     let device = OwnedFd::from(File::options().read(true).write(true).open("/dev/zero").unwrap());
     assert!(matches!(SharedMap::of_file(device, 0, 4096), Err(NoSharedMap::NotAFile)));
     assert!(SharedMap::of_file(file(), 4096, 4096).unwrap().cannot_shrink());
-    // A length that is not a whole number of words can be mapped but not granted. The map comes back.
+    // A map whose length is not a whole number of words can be created, but not registered for peers. The error gives
+    // the map back.
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let odd = SharedMap::of_file(file(), 0, 33).unwrap();
@@ -444,7 +445,7 @@ fn memory_with_relaxed_ordering_is_whole_at_its_completion() {
         }
         target = received.unwrap();
         assert!(target.iter().all(|&byte| byte == round), "all of it is there at the completion");
-        // The immediate tells that the write is done.
+        // The completion with the immediate shows that the write is done.
         link.right.post_receive(link.domain.buffer(0x40).unwrap()).unwrap();
         let mut bytes = link.domain.buffer(64).unwrap();
         bytes.fill(round);
@@ -557,16 +558,16 @@ fn the_kernels_limit_of_locked_memory_is_recognized() {
     // drops its capabilities, so the limit applies to the worker.
     let worker = std::thread::spawn(move || {
         let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: `old` may be written.
+        // SAFETY: `old` is valid for writes.
         assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut old) }, 0);
         let low = libc::rlimit { rlim_cur: 1 << 20, ..old };
-        // SAFETY: `low` may be read.
+        // SAFETY: `low` is valid for reads.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &low) }, 0);
         drop_capabilities();
         let before = pinned_memory().unwrap();
         let first = domain.register::<LocalRead, _>(Pages::new(1 << 19).unwrap());
         let refused = domain.register::<LocalRead, _>(Pages::new(1 << 20).unwrap());
-        // SAFETY: `old` may be read.
+        // SAFETY: `old` is valid for reads.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &old) }, 0);
         (before, first.is_ok(), refused.unwrap_err().source)
     });

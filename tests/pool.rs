@@ -551,7 +551,7 @@ fn those_who_wait_are_served_in_order_and_not_overtaken() {
     assert_eq!((address(&first), first.len()), (start, 0));
     drop((first, taken));
     assert_eq!(waiting.iter().map(Waiting::woken).collect::<Vec<_>>(), [1, 1, 1]);
-    // The waiting futures may be polled in any order.
+    // The other two futures can be polled in any order.
     let (third, second) = (waiting[2].poll().unwrap(), waiting[1].poll().unwrap());
     assert_ne!(address(&third), address(&second));
     drop((second, third));
@@ -572,7 +572,7 @@ fn a_wait_may_be_given_up_at_any_time() {
     drop(first); // after a buffer was set aside for it
     assert_eq!(third.woken(), 1);
     let taken = third.poll().unwrap();
-    // Nobody waits any more, so takes and drops use the path without the lock again.
+    // `last` waits and gives up. After that nobody waits, so the drop of `taken` uses the path without the lock again.
     let last = Waiting::on(&pool);
     drop(last);
     drop(taken);

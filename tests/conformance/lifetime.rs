@@ -10,9 +10,9 @@ fn c146_a_child_that_uses_a_pair_leaves_the_parent_alone() {
     let mut link = link!(4);
     let receive = link.right.post_receive(link.domain.buffer(16).unwrap()).unwrap();
     let sent = message(&link.domain, b"of the parent");
-    // SAFETY: the child makes calls that are not allowed after the fork of a process with threads, because another
-    // thread may have held a lock. If such a call hangs, an alarm ends the child. Otherwise the child ends without
-    // unwinding and without destructors.
+    // SAFETY: this process has other threads, and one of them can hold a lock at the fork. The child makes calls that
+    // need such locks. If a call hangs, an alarm ends the child. Otherwise `_exit` ends the child, without unwinding
+    // and without destructors.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
@@ -25,7 +25,7 @@ fn c146_a_child_that_uses_a_pair_leaves_the_parent_alone() {
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;
-    // SAFETY: the child is our own, and `status` may be written.
+    // SAFETY: the child is our own, and `status` is valid for writes.
     let ended = || unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == child;
     assert!(eventually(ended), "the child ends");
     link.left.post_send(sent).unwrap();

@@ -54,7 +54,7 @@ fn c062_a_fenced_send_waits_for_the_read_before_it() {
         link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
         link.left.post_read(buffer, &region.remote()).unwrap();
         link.left.post(WorkRequest::send(message(&link.domain, b"done")).fenced()).unwrap();
-        // One completion queue serves both sides, so its order is the order of events.
+        // Both sides complete on one queue, so the order of the completions shows what happened first.
         let Work::Read(read) = next(&mut link.poller).into_work() else { panic!("the read comes first") };
         assert!(read[..] == vec![round; LEN][..]);
         let received = (0..2).filter_map(|_| next(&mut link.poller).into_received().ok()).count();
@@ -77,7 +77,7 @@ fn c062_a_fenced_send_does_not_wait_for_the_read_after_it() {
     link.left.post(WorkRequest::send(message(&link.domain, b"late")).fenced()).unwrap();
     read(&mut link);
     assert!(matches!(next(&mut link.poller).into_work(), Work::Read(_)));
-    // Meanwhile the peer answers receiver-not-ready, perhaps several times.
+    // While this thread sleeps, the peer answers receiver-not-ready, perhaps several times.
     std::thread::sleep(WHILE);
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     if deviates("C062") {
@@ -96,7 +96,7 @@ fn c062_a_fenced_send_does_not_wait_for_the_read_after_it() {
 fn c017_c062_a_pair_that_was_reset_fences_again() {
     let Link { domain, port, mut poller, mut left, right, .. } = link!(4);
     let region = domain.register::<RemoteRead, _>(vec![7_u64; 8]).unwrap();
-    // The peer is in Reset, so nobody answers the reads.
+    // Move the peer to Reset, so that nobody answers the reads below.
     let right = right.into_reset().unwrap();
     for _ in 0..2 {
         left.post_read(domain.buffer(64).unwrap(), &region.remote()).unwrap();

@@ -67,8 +67,8 @@ fn c153_a_pair_in_error_tells_of_its_last_receive() {
     drop(server);
     let in_flight = shared.in_flight();
     let mut destroyed = shared.destroy();
-    // If the provider does not promise `EndAtOnce`, the poller destroys the pair. Only then can the shared queue be
-    // destroyed.
+    // If the provider does not promise `EndAtOnce`, the poller destroys the pair that was dropped above. The shared
+    // queue can be destroyed only after that.
     while lacks(Promise::EndAtOnce)
         && let Err(error) = destroyed
     {

@@ -36,7 +36,7 @@ fn c126_arming_tells_of_what_is_there_already() {
     message(&mut link, false);
     let until = Instant::now() + SOON;
     while arm(&mut link.poller, WakeFor::Any) == 0 {
-        // The completion comes after the arming, so it makes an event.
+        // The queue was empty when it was armed, so the completion that follows makes an event.
         assert!(readiness.wait(SOON).unwrap() && Instant::now() < until);
     }
 }
@@ -56,7 +56,7 @@ fn c128_c129_a_solicited_wait_sleeps_through_plain_messages() {
     while count < 2 {
         count += usize::from(link.poller.wait(PATIENCE).unwrap().check().is_ok());
     }
-    // Now wait for solicited completions. At the deadline, the wait returns any completion that is there.
+    // `wait_for` sleeps until a solicited completion comes. At its deadline, it returns any completion that is there.
     let how = Wait { wake_for: WakeFor::Solicited, ..Wait::new(PATIENCE) };
     message(&mut link, true);
     assert!(link.poller.wait_for(how).unwrap().is_some());
@@ -92,7 +92,7 @@ fn a_solicited_wait_sleeps_through_timers_and_plain_messages() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let (fabric, domain) = own_device!(Fabric::new());
     let link = Link::new(domain, 8);
-    // This pair always has a timer running, because its peer posts no receive.
+    // `busy.left` always has a timer running, because its peer posts no receive.
     let other = Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap();
     let mut busy = Link::new(other, 4);
     busy.left.post_send(busy.domain.buffer(8).unwrap()).unwrap();
@@ -117,7 +117,7 @@ fn a_solicited_wait_sleeps_through_timers_and_plain_messages() {
         right.post(WorkRequest::send(domain.buffer(8).unwrap()).unsignalled().solicited()).unwrap();
         assert_eq!(waiter.join().unwrap(), (true, true));
     });
-    // At the deadline the wait returns any completion that is there.
+    // At its deadline, `wait_for` returns any completion that is there, even if no solicited one came.
     left.post_receive(domain.buffer(8).unwrap()).unwrap();
     while poller.poll().unwrap().is_some() {}
     std::thread::scope(|threads| {
@@ -224,8 +224,8 @@ fn an_edge_triggered_loop_misses_nothing() {
             seen = arm(&mut link.poller, WakeFor::Any);
         }
     }
-    // The verbs report no event for the end of a pair. But that end wakes the loop each time, even if the program reads
-    // nothing in between.
+    // The verbs make no event when a pair ends, so the library itself wakes the loop. It does so for each pair, even if
+    // the program never calls `take_events` but only arms the queue.
     let port = link.port;
     for _ in 0..3 {
         let extra = link.domain.queue(8).unwrap();
@@ -252,7 +252,7 @@ fn timers_of_an_automatic_fabric_are_told_to_a_loop() {
     assert_eq!(link.poller.next_timer(), None);
     assert!(matches!(link.poller.arm(WakeFor::Any).unwrap(), Armed::Empty));
     let readiness = link.poller.readiness().unwrap();
-    // There is no receive, so a timer sends the message again.
+    // The peer has posted no receive, so the device starts a timer to send the message again.
     link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
     assert!(readiness.wait(SOON).unwrap(), "there is a timer to wait for");
     assert!(matches!(link.poller.arm(WakeFor::Any).unwrap(), Armed::Empty));

@@ -166,7 +166,7 @@ fn hz22_a_device_that_failed_is_the_end_of_its_events() {
         drop(events);
         let mut events = context.events().unwrap();
         assert!(matches!(events.poll(), Err(EventsError::DeviceGone)), "of another handle too");
-        // Each verb returns EIO.
+        // All of these calls fail, because their verbs return EIO on a failed device.
         assert_eq!(context.attributes().unwrap_err().errno(), libc::EIO);
         assert_eq!(link.domain.queue(4).unwrap_err().errno(), libc::EIO);
         assert_eq!(link.domain.completion_channel().unwrap_err().errno(), libc::EIO);
@@ -219,7 +219,8 @@ fn hz22_a_removed_device_is_taken_down_in_any_order() {
             })
             .unwrap();
         drop(context);
-        // The objects that could not be destroyed are leaked. When the device is back, the fabric uses them again.
+        // The objects above that were not destroyed are leaked. `heal` brings the device back, and then the fabric uses
+        // these objects again.
         fabric.heal();
         fabric.run();
     }

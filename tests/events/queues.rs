@@ -33,7 +33,7 @@ fn c114_a_queue_has_the_room_that_was_asked_for() {
 /// C115: requests of all kinds complete in the order in which they were posted.
 #[test]
 fn c115_requests_complete_in_order() {
-    // Some devices complete requests in any order: reads and writes may overtake each other there.
+    // Some devices complete requests in any order: reads and writes can overtake each other there.
     if lacks_need(Need::Order) {
         return;
     }
@@ -117,8 +117,8 @@ fn c119_c120_a_full_queue_takes_more_after_polling() {
     };
     next(&mut link.poller);
     if let Err(error) = link.left.post_write(buffer, &remote) {
-        // On a device that completes requests in any order, room comes back only with the completion of the oldest
-        // request.
+        // On a device that completes requests in any order, the completion above is perhaps not that of the oldest
+        // request. Only the completion of the oldest request makes room.
         let PostError::QueueFull(buffer) = error else { panic!("{error}") };
         assert!(context().is_iwarp());
         next(&mut link.poller);
@@ -182,7 +182,7 @@ fn a_queue_is_resized_with_completions_in_it() {
     for _ in 0..3 {
         message(&mut link, false);
     }
-    // The completions are in the queue now, and not polled.
+    // Wait until all completions are in the queue. None is polled before the resize.
     std::thread::sleep(WHILE);
     link.poller.resize(64).unwrap();
     assert_eq!((link.queue.capacity(), link.queue.room()), (64, 48));
@@ -191,7 +191,7 @@ fn a_queue_is_resized_with_completions_in_it() {
     for _ in 0..3 {
         next(&mut link.poller);
     }
-    // The room of a destroyed pair becomes free only after the queue was seen empty.
+    // The room of a dropped pair becomes free only after a poll has found the queue empty.
     drop(more);
     assert!(matches!(link.poller.resize(32), Err(ResizeError::Leased { asked: 32, leased: 64 })));
     assert!(all(&mut link.poller).is_empty());

@@ -200,8 +200,8 @@ fn flaw(name: &str) -> Option<String> {
     let Some(test) = rust::tests(&rust::parse(file)).into_iter().find(|test| test.name == function) else {
         return Some(format!("{name}: no such test"));
     };
-    // Ignored tests need a real device. `./x` runs them on soft-RoCE if they are in `rdma_core/` or have `rdma_core` in
-    // their name.
+    // An ignored test shows something only if `./x` runs it on soft-RoCE. `./x` runs those that are in `rdma_core/` or
+    // have `rdma_core` in their name.
     let is_run = !test.is_ignored || file.starts_with("src/provider/rdma_core/") || function.contains("rdma_core");
     (!is_run).then(|| format!("{name}: an ignored test"))
 }
@@ -322,7 +322,8 @@ fn each_section_on_failures_begins_with_the_errors_whose_texts_name_it() {
     }
     let sections = sections_on_failures();
     for (heading, mut errors) in named {
-        // The texts of a `PostError` are not in attributes. A name in lower case is a module.
+        // A section can also begin with variants of `PostError`, whose texts are not in attributes, and with modules,
+        // whose names are in lower case. These are not compared.
         let is_error = |name: &&String| {
             !name.starts_with("PostError::")
                 && name.rsplit("::").next().is_some_and(|last| last.starts_with(char::is_uppercase))
@@ -408,9 +409,10 @@ fn each_case_of_conformance_says_what_shows_it() {
                 body.names.contains("Fabric") || body.macros.contains("own_device") || body.macros.contains("soft");
             let only_soft = has_own_device || body.calls("soft") || !programs.contains(&program);
             assert_eq!(only_soft, on_soft(test), "{case}: {test} runs on which devices?");
-            // A test may end early if the device deviates or lacks a promise: by then it has tested what that device
-            // does. `with_atomic_writes` checks that a device without atomic writes is known to have none. `lacks_need`
-            // prints why a test does not apply to the device, so the table counts the test as not applicable.
+            // A test is allowed to end early if the device deviates or lacks a promise, because by then it has tested
+            // what such a device does. `with_atomic_writes` checks that a device without atomic writes is known to
+            // have none. `lacks_need` prints why a test does not apply to the device, so the table counts the test as
+            // not applicable.
             let known = ["lacks_need", "deviates", "with_atomic_writes", "lacks", "unless_refused"];
             let is_checked = known.iter().any(|known| body.calls(known));
             assert!(!body.may_end_early || is_checked, "{case}: {test} may end before it has shown anything");
@@ -443,7 +445,7 @@ fn written_log(outcome: impl Fn(&str) -> Option<&'static str>) -> String {
         };
         let path = [path.split('/').collect(), vec![name]].concat().join("::");
         let path = path.trim_start_matches("::");
-        // The output of a test may come between its name and its result.
+        // The output of a test can come between its name and its result.
         log += &format!("     Running {file}.rs (target/debug/deps/{program}-0f)\ntest {path} ... said\n{outcome}\n");
     }
     log
@@ -482,8 +484,8 @@ fn the_table_of_conformance_counts_what_ran() {
             assert!(!success, "{outcome:?}");
         }
     }
-    // On soft iWARP, a test that did not run counts as not applicable. On any device, so does a test that says so
-    // itself.
+    // On soft iWARP, a test that did not run counts as not applicable. A test that prints `not applicable` counts as
+    // not applicable on any device.
     let ([covered, not_applicable, not_covered, failed], _) = counted([&all; 3], "siw");
     assert_eq!((covered + not_applicable + not_covered, failed), (CASES + CASES_BY_ADDRESS, 0));
     let lacking = "not applicable: needs what there is not\nok";

@@ -128,7 +128,7 @@ impl<'ast> Visit<'ast> for Body {
 
     fn visit_macro(&mut self, called: &'ast Macro) {
         self.macros.extend(called.path.segments.last().map(|last| last.ident.to_string()));
-        // Most macros take expressions. The arguments of other macros are not searched.
+        // Most macros take a list of expressions. If a macro takes anything else, its arguments are not searched.
         if let Ok(arguments) = called.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated) {
             // A visitor is tied to the lifetime of the file, but these expressions are a copy. So they get a visitor of
             // their own.
@@ -195,7 +195,7 @@ pub(crate) fn has_unsafe(file: &syn::File) -> bool {
         fn visit_attribute(&mut self, attribute: &'ast Attribute) {
             let mut allowed = false;
             if is(attribute, "allow") {
-                // Entries that are no lint names, such as the reason, are skipped.
+                // The error is ignored: this closure cannot read a reason, which comes after the names of the lints.
                 let _ = attribute.parse_nested_meta(|meta| {
                     allowed |= meta.path.is_ident("unsafe_code");
                     Ok(())
@@ -204,7 +204,7 @@ pub(crate) fn has_unsafe(file: &syn::File) -> bool {
             self.0 |= allowed;
         }
         fn visit_macro(&mut self, called: &'ast Macro) {
-            // The body of a macro is not parsed, so its words are searched.
+            // The tokens of a macro are not parsed, so search them for the word.
             self.0 |= called.tokens.to_string().split_whitespace().any(|word| word == "unsafe");
         }
     }

@@ -3,7 +3,8 @@
 use super::Mutant;
 
 pub(super) const MUTANTS: &[Mutant] = &[
-    // Some of these mutants borrow the value of a step instead of taking it. The real function then has another name.
+    // In some of these mutants, a function borrows the value that the real function takes. The real function then gets
+    // another name.
     Mutant {
         without: "requests that are used up",
         changes: &[

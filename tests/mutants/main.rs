@@ -47,8 +47,8 @@ fn copy(from: &Path, to: &Path) {
 fn write(root: &Path, library: &Path, without: &str, changes: &[(&str, &str, &str)]) {
     let _ = fs::remove_dir_all(library);
     copy(&root.join("src"), &library.join("src"));
-    // The rest of the package is unchanged, so links are enough. They are needed, because the manifest names some of
-    // the files.
+    // The rest of the package is needed, because the manifest names some of its files. It is unchanged, so links to it
+    // are enough.
     for entry in fs::read_dir(root).unwrap().map(Result::unwrap) {
         if !["src", "target", ".git"].map(Into::into).contains(&entry.file_name()) {
             unix::fs::symlink(entry.path(), library.join(entry.file_name())).unwrap();
@@ -104,7 +104,7 @@ fn refusal(mutant: &Mutant, root: &Path, folder: &Path) -> Option<String> {
         .args(["check", "--offline", "--keep-going", "--message-format=short", "--quiet"])
         .current_dir(folder.join("cases"))
         .env("CARGO_TARGET_DIR", folder.join("target"))
-        // Two mutants differ in a few lines.
+        // Two mutants differ in a few lines only, so incremental builds save time.
         .env("CARGO_INCREMENTAL", "1")
         .output()
         .unwrap();

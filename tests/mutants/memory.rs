@@ -208,7 +208,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         without: "what registered types must be",
         changes: &[
             ("memory/owners.rs", "FromBytes + IntoBytes + Immutable + Send", "Send"),
-            // The functions that view bytes as `T` name the bounds that they still need.
+            // The change above takes bounds from `Plain`, but functions that view bytes as `T` still need them.
             ("memory/buffer.rs", "T: Plain", "T: Viewable + zerocopy::IntoBytes"),
             ("memory/opaque.rs", "T: Plain", "T: zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable"),
             ("memory/window.rs", "T: Plain", "T: zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable"),

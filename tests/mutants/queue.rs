@@ -31,7 +31,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         changes: &[
             ("queue/request.rs", "impl<B> SendMemory<B> for Buffer<B>", "impl<A, B> SendMemory<B> for Buffer<A>"),
             ("queue/request.rs", "impl<B> Postable<B> for Buffer<B>", "impl<A, B> Postable<B> for Buffer<A>"),
-            // Without this change, the compiler could not infer the brand.
+            // With the two changes above, the compiler cannot infer the brand here.
             ("queue/pair_post.rs", "self.inner.send.post(", "self.inner.send.post::<B, _, _, _>("),
         ],
         cases: &[

@@ -44,7 +44,7 @@ fn an_atomic_write_changes_its_word_and_no_other() {
     assert!(matches!(success.into_work(), Work::Written(PostedMemory::Inline)));
     assert_eq!(region.load(8).unwrap(), 0x0102_0304_0506_0708);
 
-    // If many writes of a batch go to one word, the last one stays. The send half of a split pair can write too.
+    // After a batch of several writes to one word, the word has the value of the last write.
     let ids = link.left.batch(|batch| {
         for value in 1..=3 {
             batch.post(WorkRequest::atomic_write(&word, value).unsignalled()).unwrap();
@@ -56,7 +56,7 @@ fn an_atomic_write_changes_its_word_and_no_other() {
     let (mut sends, _receives) = link.left.split();
     sends.post(WorkRequest::atomic_write(&word, 5)).unwrap();
     next(&mut link.poller);
-    // The pair also posts other requests.
+    // A pair with atomic writes can also post other writes.
     sends.post(WorkRequest::write(message(&domain, &[1; 8]), &region.remote().slice(24..32).unwrap())).unwrap();
     next(&mut link.poller);
     assert_eq!(region.deregister().unwrap(), [7, 5, 7, u64::from_ne_bytes([1; 8])]);

@@ -72,7 +72,8 @@ fn all_items_go_with_one_completion_and_their_buffers_come_back_in_order() {
     const LEN: usize = 24;
     for (depth, in_batch) in [(40, true), (128, true), (40, false), (128, false)] {
         for mut link in WAYS.into_iter().filter_map(|way| link(&domain, depth, way)) {
-            // A few items, counts around the end of the ledger, more items than one doorbell takes, and none.
+            // There are rounds with few items, with none, with more than one doorbell takes (32), and with items that
+            // go past the end of the ledger's ring.
             let counts: &[usize] = if cfg!(miri) { &[1, 33] } else { &[1, 31, 32, 0, 33, 7, 40, 20, 30, 1] };
             for (round, &count) in counts.iter().enumerate() {
                 let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 40 * LEN / 8]).unwrap();
@@ -140,7 +141,7 @@ fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
             assert!(items.iter().map(|(_, at)| *at).eq(4..count));
             assert_eq!(take_all(&mut link.poller, 4).1, [4]);
         }
-        // Only the last request makes a completion, whatever kind the requests are and whatever they ask for.
+        // `post_all` signals only the last request, even if `make` returns inline requests that are all signalled.
         let mut lengths = vec![0, 8, 1];
         let bytes = [7; 8];
         let inline = |len| WorkRequest::write(Inline(&bytes[..len]), &word(0)).fenced();
@@ -151,7 +152,7 @@ fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
             rest.push(next(&mut link.poller).id());
         }
         assert!(link.poller.poll().unwrap().is_none());
-        // Items may have size 0.
+        // The items can be of a type of size 0.
         let mut nothings = vec![(); 3];
         let empty = |()| WorkRequest::write(Inline(&bytes[..2]), &word(1));
         assert_eq!(post_all(&mut link.left, in_batch, &mut nothings, empty).unwrap(), 3);
@@ -169,7 +170,7 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
     let domain = context().named_domain(Test).unwrap();
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 64, way)) {
         let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
-        // These messages are longer than 32 bytes: after a hundred shorter ones, soft iWARP may break the pair.
+        // These messages are longer than 32 bytes: after a hundred shorter ones, soft iWARP can break the pair.
         let target = region.remote().slice(0..40).unwrap();
         // Each group of up to 32 requests is posted with one doorbell.
         let places =
@@ -214,7 +215,7 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
 
 #[test]
 fn the_buffers_of_a_run_come_back_whatever_is_among_them_and_however_it_ended() {
-    // On a device that completes requests in any order, each run is one request.
+    // On a device that completes requests in any order, each request is a run of its own.
     if lacks_need(Need::Order) {
         return;
     }
@@ -223,8 +224,8 @@ fn the_buffers_of_a_run_come_back_whatever_is_among_them_and_however_it_ended() 
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 16, way)) {
         let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
         let remote = region.remote();
-        // Batches around the end of the ledger. Some hold requests without a unique buffer, which may also be the last
-        // request.
+        // Some of these batches go past the end of the ledger's ring. In some, the requests `others` have a share
+        // instead of a unique buffer; the last request of the batch can be among them.
         for (round, others) in [vec![], vec![3], vec![9], vec![0, 1, 2], vec![], vec![8, 9]].into_iter().enumerate() {
             link.left
                 .batch(|batch| {
@@ -414,7 +415,7 @@ fn a_full_queue_gives_the_request_back_and_a_batch_goes_on_after_polling() {
             }
         })
         .unwrap();
-        // The last requests were unsignalled, so a signalled one must follow.
+        // The last requests were unsignalled. They complete with the signalled request that is posted here.
         let mut end = Some(WorkRequest::write(message(&domain, &100_u64.to_ne_bytes()), &word(99)));
         let end = loop {
             match left.post(end.take().unwrap()) {

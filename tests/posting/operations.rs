@@ -12,7 +12,7 @@ use support::{Need, context, lacks_need, message, next, on_hardware};
 fn the_work_request_api_is_there_or_is_refused() {
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
-    // A device that is not soft may lack this way of posting. If soft-RoCE lacked it, `link` would panic.
+    // A real device can lack this way of posting, but soft-RoCE has it: `link` panics if soft-RoCE refuses it.
     assert!(link(&domain, 4, Posting::WorkRequestApi).is_some() || on_hardware() || domain.context().is_iwarp());
     assert_eq!(link(&domain, 4, Posting::List).unwrap().left.limits().posting, Posting::default());
 }
@@ -67,7 +67,7 @@ fn inline_bytes_arrive_and_stay_the_programs() {
             let target = region.remote().slice(40..64).unwrap();
             let last = link.left.post_write(Inline(&[round as u8; 24]), &target).unwrap();
             let first = next(&mut link.poller);
-            // The completion of the send above may come out here, or it came out before the one of the receive.
+            // The first completion can be that of the send above, unless that came out before the one of the receive.
             let first = if first.id() == id { first } else { success_of(&mut link.poller, id) };
             assert!(matches!(first.into_work(), Work::Written(PostedMemory::Inline)));
             success_of(&mut link.poller, last);
@@ -110,7 +110,7 @@ fn writes_reads_and_atomics_touch_what_they_name_and_nothing_else() {
         assert_eq!((written.immediate, written.written_bytes), (77, 17));
         expected[300..317].copy_from_slice(&bytes[..17]);
 
-        // A write of 0 bytes, and a read that is shorter than its buffer.
+        // Post a write of 0 bytes, and a read that is shorter than its buffer.
         link.left.post_write(message(&domain, &[]), &region.remote()).unwrap();
         let source = region.remote().slice(20..130).unwrap();
         let id = link.left.post(WorkRequest::read(domain.buffer(150).unwrap(), &source).fenced()).unwrap();
@@ -234,7 +234,7 @@ fn unreliable_transports_post_either_way() {
             received += 1;
         }
         while others < 3 {
-            // Completions of sends. Those of the unreliable connection may be among them.
+            // These are completions of sends: of `alone`, or of the unreliable connection above.
             others += 1;
             next(&mut poller);
         }

@@ -217,7 +217,7 @@ impl<B: Brand> World<B> {
                 reached = Some(count + 1);
             }
         }
-        // Until the memory is taken back, an automatic device may write while this side reads word by word.
+        // Until the memory is taken back, an automatic device can write while this side reads word by word.
         let (under_way, content) = (!ended && self.device.stepped.is_none(), &self.content);
         let is_possible = |(word, found): (usize, &u64)| {
             let covers = |write: &Written| (write.at..write.at + write.words).contains(&word) && write.value == *found;
@@ -270,7 +270,7 @@ impl<B: Brand> World<B> {
             1 => {
                 let lease = self.domain.lease::<RemoteRead, _>(buffer, duration).unwrap();
                 let record = lease.remote();
-                // A peer may change the record to claim more rights.
+                // A peer can change the record that it got, so that the record claims more rights.
                 let record = RemoteRegion::of_peer(record.address(), record.len(), record.rkey().value()).unwrap();
                 (Grant::ReadOnly(lease), record)
             }
@@ -477,11 +477,11 @@ impl<B: Brand> World<B> {
             RemoteRegion::of_peer(record.address().wrapping_add_signed(by), record.len(), record.rkey().value())
                 .unwrap()
         };
-        // Whether the last word of the target is certainly not granted. If false, the first word is certainly not
-        // granted.
+        // If `last` is true, the last word of the target is certainly not granted. Otherwise the first word is
+        // certainly not granted.
         let mut last = false;
         let target = match (self.live.get(random.below(self.live.len())), random.below(3)) {
-            // The target is the grant moved up or down. It may overlap the grant.
+            // The target is the grant, moved up or down by at least one word. The two can still overlap.
             (Some(Live { words, record, .. }), 0) => {
                 let by = 8 * (1 + random.below(*words + 1)) as i64;
                 last = random.one_in(2);
@@ -651,7 +651,8 @@ impl<B: Brand> Stage<B> for World<B> {
             match result {
                 Ok(_) => {
                     assert_ne!(done, Some(false), "a write succeeds after the memory was taken back without it");
-                    // If the write was seen in memory before its completion, later writes may have overwritten it.
+                    // A write that was seen in memory before its completion is in `content` already. Later writes have
+                    // perhaps overwritten it there.
                     if done.is_none() {
                         self.content[at..at + words].fill(value);
                     }
@@ -666,7 +667,7 @@ impl<B: Brand> Stage<B> for World<B> {
                     };
                     assert!(may, "a write at {at}, done: {done:?}, ends with {}", failure.status);
                     self.failing = true;
-                    // A write that failed may still have been executed.
+                    // A write that failed can still have been executed.
                     if done.is_none() {
                         let holds = |live: &&mut Live<B>| (live.first..live.first + live.words).contains(&at);
                         let Some(live) = self.live.iter_mut().find(holds) else {

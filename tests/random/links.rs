@@ -196,7 +196,7 @@ impl World {
         self.lives.push(Life { peer: life + 1, ..Life::default() });
         self.lives.push(Life { peer: life, ..Life::default() });
         let [mut left, right] = pairs;
-        // A receive may be posted before the pair is connected.
+        // A receive can be posted before the pair is connected.
         let buffer = self.free.pop().unwrap();
         let address = buffer.as_ptr().addr();
         let id = left.post_receive(buffer).unwrap();
@@ -389,7 +389,8 @@ impl World {
         (self.lives[life].closing, self.lives[peer].unanswered) = (true, true);
         let over = |world: &Self| (0..2).all(|queue| world.lives[life].in_flight(queue) == 0);
         let flush = |world: &mut Self, errored: &QueuePair<Test, Errored>| {
-            // If the last send is unsignalled and succeeded, it makes no completion, and no later send retires it.
+            // `quiet` means that the last send is unsignalled. If it has succeeded, it makes no completion, and no
+            // later send retires it. So `over` would never become true.
             if !world.lives[life].quiet {
                 world.until("the flush", |world| over(world));
                 assert_eq!((errored.sends_in_flight(), errored.receives_in_flight()), (0, 0));
@@ -403,7 +404,7 @@ impl World {
     fn revive(&mut self, random: &mut Random, link: usize) {
         let first = random.below(2);
         let one = self.take_down_end(random, link, first);
-        // Meanwhile the other end continues to post, and its requests may fail.
+        // The other end is still up and continues to post. Its requests can fail.
         for _ in 0..random.below(3) {
             self.post(random, link, 1 - first, What::Message);
             self.device.step(random);
@@ -540,7 +541,7 @@ impl Stage<Test> for World {
 
 #[test]
 fn random_calls_end_as_the_model_says() {
-    // This test resets each pair that ends, and connects it again.
+    // This test resets pairs and connects them again.
     if lacks_need(Need::Reset) {
         return;
     }
@@ -625,7 +626,8 @@ fn drops_in_any_order_leave_nothing() {
         let mut order: Vec<usize> = program.steps().map(|step| step.place).collect();
         order.resize(OBJECTS, 0);
         for place in order {
-            // The last object may be the readiness, which belongs to no domain.
+            // If only the readiness is left, the name of the domain is free already, because the readiness belongs to
+            // no domain.
             assert!(objects.len() == 1 || context.named_domain(Dropped).is_err(), "freed too early");
             objects.swap_remove(place % objects.len());
             device.step(&mut random);

@@ -242,7 +242,7 @@ impl World {
                     *byte = crate::byte_of(number, place);
                 }
                 let posted = send!(Inline(&bytes[..])).map_err(|error| error.map(drop));
-                // The program may overwrite the bytes as soon as they are posted.
+                // The program is allowed to overwrite the bytes as soon as they are posted.
                 bytes.fill(0xee);
                 match expected.check(&what, posted) {
                     Ok(id) => (id, Vec::new(), bytes.len()),
@@ -438,7 +438,7 @@ impl World {
     /// Waits until all messages have arrived and all memory except that of receives is back.
     fn settle(&mut self, random: &mut Random) {
         for link in 0..LINKS {
-            // An unsignalled send comes out with the next signalled one.
+            // An unsignalled send comes out with the next signalled one, which `flush` posts.
             self.until("room", |world| {
                 world.links[link].order[0].len() < LIMITS.sends as usize || world.receive_some(random)
             });

@@ -132,8 +132,8 @@ fn for_programs<C: Copy + Debug + 'static>(
         Err(_) => 0..effort.programs[on],
     };
     let strategy = programs(calls, places, effort.most_steps[on]);
-    // Hardware completes requests at any time, so a reduced program may fail for another reason. So programs are not
-    // reduced on hardware.
+    // A program that fails is not reduced on hardware. Hardware completes requests at any time, so the reduced program
+    // could fail for another reason.
     let time = if support::on_hardware() { Duration::ZERO } else { SEARCH };
     for seed in seeds {
         // Every second program polls extended queues. An iWARP device has none.
@@ -346,7 +346,8 @@ trait Stage<B: Brand> {
     where
         for<'p> &'p Port: Into<T::InitAttributes>,
     {
-        // A pair on a shared receive queue may have taken shared receives, and the library must assume that it has.
+        // A pair on a shared receive queue has no receives of its own. It has perhaps taken shared receives, and the
+        // library must assume that it has.
         let in_flight = !over(self) || reset.limits().receives == 0;
         let port = self.port().clone();
         match reset.into_init(&port) {

@@ -237,7 +237,7 @@ impl World {
                 if let Some((address, _, held)) = self.let_go(at, &mut random) {
                     match held {
                         Held::Parts(mut parts) if random.one_in(2) => {
-                            // Joined again, the parts are the whole buffer.
+                            // If all parts are joined again, they are the whole buffer.
                             let mut whole = parts.remove(0);
                             while !parts.is_empty() {
                                 whole = whole.join(parts.remove(0)).unwrap();
@@ -343,8 +343,8 @@ impl World {
             let away = class.away.values().sum::<usize>();
             let served = class.waiters.iter().filter(|waiter| waiter.served).count();
             assert_eq!(away + served + class.home, class.all);
-            // If a waiter is not served, no buffer of the class was at home, so none was trimmed. The class may instead
-            // have grown into the room that was trimmed from others, so `less` could be negative.
+            // If a waiter is not served, no buffer of the class was at home, so none was trimmed. Instead the class can
+            // have grown into the room that was trimmed from other classes. Then `less` would be negative.
             if class.waiters.len() > served {
                 continue;
             }

@@ -380,7 +380,7 @@ impl World {
     fn revive(&mut self, random: &mut Random, link: usize) {
         let life = self.links[link].life;
         for end in if random.one_in(2) { [CLIENT, SERVER] } else { [SERVER, CLIENT] } {
-            // Meanwhile the other end continues to post, and its requests may fail.
+            // This end posts more requests before it is taken down. They can fail if the other end is down already.
             for _ in 0..random.below(3) {
                 let what = if end == CLIENT { What::Message } else { What::Answer };
                 self.post(random, link, what);
@@ -398,7 +398,8 @@ impl World {
                 let pair = std::mem::take(&mut self.links[link].server);
                 let pair = self.renew(random, pair, over, |world, _| flush(world), |world| world.server(link));
                 self.links[link].server = pair.into();
-                // After the completion queue has been empty, it contains no message to this pair any more.
+                // When `until` returns, it has found the completion queues empty. So they contain no message to this
+                // pair any more.
                 self.until("an empty queue", |_| true);
                 self.lives[life].gone = true;
             }
@@ -430,7 +431,7 @@ impl World {
         for link in 0..LINKS {
             let life = self.links[link].life;
             self.lives[life].closing = [true; 2];
-            // The completion queues are not polled before the pairs are dropped, so messages may be in them.
+            // The completion queues are not polled before the pairs are dropped, so messages can still be in them.
             drop((std::mem::take(&mut self.links[link].server), std::mem::take(&mut self.links[link].client)));
         }
         let back = self.shared.take().unwrap().destroy().unwrap();
@@ -442,7 +443,7 @@ impl World {
         }
         self.receives.clear();
         self.armed.clear();
-        // Some completions were not polled yet. They refer to requests that no longer exist.
+        // Perhaps some completions were not polled yet. The poller must know them, although their pairs are gone.
         self.until("what was destroyed", |world| world.lives.iter().all(|life| life.over(CLIENT) && life.over(SERVER)));
         for life in &mut self.lives {
             life.gone = true;
