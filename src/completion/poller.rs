@@ -1,12 +1,14 @@
 //! The poller of a completion queue, its state, and how it finds the next completion.
 //!
-//! Two files below have what only few polls do. `unmatched` handles completions that do not retire the oldest request
-//! of a work queue. `gone` reads the mail of the control path, and returns the requests of work queues that have gone.
+//! Three files below have what only few polls do. `mail` reads what the control path says of work queues, as the first
+//! poll after a pair was made has to. `gone` returns the requests of work queues that have gone. `unmatched` handles
+//! completions that do not retire the oldest request of a work queue.
 //!
 //! ASSUMPTION: where the provider's row in `provider/reviewed.rs` says so, the sends of one work queue complete in the
 //! order of posting.
 
 mod gone;
+mod mail;
 mod unmatched;
 
 use super::completion::{Completion, Ended};
@@ -24,7 +26,6 @@ use crate::inflight::ledger::Retirers;
 use crate::inflight::{Entry, Finish, FinishOnDrop, Pending, PollEnd, PollFailed, RawEntry, SharedLedger, WorkId};
 use crate::memory::Buffer;
 use crate::sys;
-use gone::Found;
 pub(super) use gone::InFlight;
 use std::fmt;
 use std::marker::PhantomData;
@@ -347,7 +348,8 @@ impl PollState {
         {
             return Ok(Some(completion));
         }
-        // The slow path is a function of its own, so that a completion of the fast path above can stay in registers.
+        // The slow path: there is mail, as in the first poll after a pair was made, or the completion is no success, or it
+        // is out of order. It is a function of its own, so that a completion of the fast path above can stay in registers.
         let Some((ended, entry)) = self.next_of_any(control, may_poll)? else { return Ok(None) };
         Ok(Some(Completion::new(ended, entry)))
     }
@@ -456,4 +458,13 @@ impl PollState {
         self.end.clear();
         PollError::Failed
     }
+}
+
+/// The result of [`PollState::poll_with_mail`].
+enum Found {
+    /// The device had completions.
+    Polled,
+    /// The pair of the work queue in this slot is gone, and the work queue still has requests.
+    Destroyed(usize),
+    Nothing,
 }

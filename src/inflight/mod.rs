@@ -1,5 +1,5 @@
-//! The parts that posting and polling share: the ledgers of requests in flight, the mailbox between the two sides, and
-//! the owned handles of the device's objects.
+//! Posting and polling without brands and states: work queues that post, the end that polls, and between them the ledgers
+//! of requests in flight. Also the mailbox between the two sides, and the owned handles of the device's objects.
 
 mod batch_error;
 mod cell;

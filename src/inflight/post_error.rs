@@ -1,4 +1,5 @@
-//! The reasons why a request was not posted. Each error gives the request back.
+//! The reasons why a request was not posted. Each error gives the request back, except `Uncertain`: then the device may
+//! have it.
 
 use crate::device::iwarp::NotOnIwarp;
 use crate::inflight::{Status, WorkId};

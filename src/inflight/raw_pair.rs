@@ -1,4 +1,4 @@
-//! An owned queue pair: its handle, the objects that must end before it, and its two work queues.
+//! An owned queue pair: its handle, and the objects that must end before it. It also makes its two work queues.
 //!
 //! A work queue does not hold the pair's handle, but the right to post to it (`provider::handles::rights`). The pair
 //! can be destroyed in two cases: nobody has that right any more; or the caller hands over both queues, which then end

@@ -249,7 +249,8 @@ impl<B, A, M> fmt::Debug for SplitRegion<B, A, M> {
     }
 }
 
-/// A whole region with the rights `A` over memory of an `M`.
+/// A whole region with the rights `A` over memory of an `M`, without its brand: the regions of other modules, such as
+/// leases, are made of it too.
 pub(super) struct Whole<A, M> {
     region: UniqueRegion<A>,
     memory: PhantomData<fn() -> M>,

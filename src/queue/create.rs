@@ -9,7 +9,9 @@ use super::places::{PairLedgers, lease};
 use super::session;
 use super::shared::{Arrivals, Serves, SharedReceiveQueue};
 use super::state::Reset;
-use super::transport::{OnShared, ReliableConnection, Transport, UnreliableConnection, UnreliableDatagram, code};
+use super::transport::{
+    OnShared, OwnReceives, ReliableConnection, Transport, UnreliableConnection, UnreliableDatagram, code,
+};
 use super::untyped::{PairCore, UntypedPair};
 use crate::completion::{CompletionQueue, CqInner};
 use crate::device::iwarp::NotOnIwarp;
@@ -257,6 +259,29 @@ impl<B: Brand, A: Arrivals> SharedReceiveQueue<B, A> {
         A: Serves<UnreliableDatagram>,
     {
         QueuePair::create_on_shared(self.core(), &sends.inner, &receives.inner, limits)
+    }
+}
+
+impl<B: Brand, T: Transport> QueuePair<B, Reset, T> {
+    pub(crate) fn create(
+        domain: &Arc<DomainInner>,
+        sends: &Arc<CqInner>,
+        receives: &Arc<CqInner>,
+        limits: &Limits,
+    ) -> Result<Self, CreateError> {
+        Ok(Self::assume_state(UntypedPair::create::<B, T>(domain, sends, receives, limits, None)?))
+    }
+}
+
+impl<B: Brand, T: OwnReceives> QueuePair<B, Reset, OnShared<T>> {
+    pub(super) fn create_on_shared(
+        shared: &Arc<SharedCore>,
+        sends: &Arc<CqInner>,
+        receives: &Arc<CqInner>,
+        limits: &Limits,
+    ) -> Result<Self, CreateError> {
+        let limits = Limits { receives: 0, ..*limits };
+        Ok(Self::assume_state(UntypedPair::create::<B, T>(&shared.domain, sends, receives, &limits, Some(shared))?))
     }
 }
 

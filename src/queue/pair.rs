@@ -1,18 +1,17 @@
 //! The queue pair.
 
 use super::attributes::{Limits, Modify};
-use super::error::{CreateError, DestroyError, DrainFailure, Undrained};
+use super::error::{DestroyError, DrainFailure, Undrained};
 use super::halves::{JoinHalvesError, ReceiveHalf, SendHalf};
 use super::local_port::LocalPort;
 use super::request::Inline;
-use super::state::{DeviceState, Errored, OnPort, ReadyToSend, Reset, SendQueueDrain, State};
-use super::transport::{Connectionless, OnShared, OwnReceives, ReliableConnection, Transport, code};
+use super::state::{DeviceState, Errored, OnPort, ReadyToSend, SendQueueDrain, State};
+use super::transport::{Connectionless, OwnReceives, ReliableConnection, Transport, code};
 use super::untyped::{UndestroyedPair, UntypedPair};
-use crate::completion::{Completion, CqInner, Poller};
+use crate::completion::{Completion, Poller};
 use crate::device::CompletionQueueId;
+use crate::domain::Brand;
 use crate::domain::brand::Branded;
-use crate::domain::{Brand, DomainInner};
-use crate::inflight::SharedCore;
 use crate::inflight::{Status, WorkId, WorkRequest};
 use crate::queue::Endpoint;
 use crate::sys::{ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state, ibv_qp_type};
@@ -29,8 +28,9 @@ use std::{fmt, thread};
 /// for the diagram. Posting moves memory into the pair; the poller of its completion queue gives the memory back.
 ///
 /// Dropping a pair destroys it, `ibv_destroy_qp(3)`. Requests in flight come out of the poller as failures with
-/// [`Status::Destroyed`]. If the device refuses to destroy the pair, everything that the device could still touch stays
-/// allocated for the life of the process.
+/// [`Status::Destroyed`], or with [`Status::Flushed`] where the poller destroys the pair: see
+/// [`destroy`](Self::destroy). If the device refuses to destroy the pair, everything that the device could still touch
+/// stays allocated for the life of the process.
 ///
 /// # Rules
 ///
@@ -39,7 +39,7 @@ use std::{fmt, thread};
 /// - Q1: a queue pair goes from state to state only as the specification has it.
 /// - Q2: a transition takes exactly the attributes that it requires.
 /// - Q3: a send work request is posted in Ready To Send only.
-/// - Q4: a receive is posted in Init, Ready To Receive, Ready To Send and Send Queue Drain only.
+/// - Q4: a receive is not posted in Reset or Error.
 /// - Q5: states and their capabilities are sealed.
 /// - Q6: a transition takes the pair; only its result goes on.
 /// - Q7: memory in flight is gone until its completion.
@@ -66,29 +66,6 @@ impl<B, S, T> QueuePair<B, S, T> {
     /// state that it had.
     pub(super) fn assume_state(inner: UntypedPair) -> Self {
         Self { inner, brand: PhantomData, types: PhantomData }
-    }
-}
-
-impl<B: Brand, T: Transport> QueuePair<B, Reset, T> {
-    pub(crate) fn create(
-        domain: &Arc<DomainInner>,
-        sends: &Arc<CqInner>,
-        receives: &Arc<CqInner>,
-        limits: &Limits,
-    ) -> Result<Self, CreateError> {
-        Ok(Self::assume_state(UntypedPair::create::<B, T>(domain, sends, receives, limits, None)?))
-    }
-}
-
-impl<B: Brand, T: OwnReceives> QueuePair<B, Reset, OnShared<T>> {
-    pub(super) fn create_on_shared(
-        shared: &Arc<SharedCore>,
-        sends: &Arc<CqInner>,
-        receives: &Arc<CqInner>,
-        limits: &Limits,
-    ) -> Result<Self, CreateError> {
-        let limits = Limits { receives: 0, ..*limits };
-        Ok(Self::assume_state(UntypedPair::create::<B, T>(&shared.domain, sends, receives, &limits, Some(shared))?))
     }
 }
 
@@ -174,6 +151,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
         if self.inner.is_left_to_poller() {
+            // The drop of `self` hands the pair to its poller.
             return Ok(());
         }
         match self.inner.destroy_now() {
@@ -337,7 +315,8 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
         let ours = [&self.inner.core.send_queue, &self.inner.core.receive_queue].map(Arc::as_ptr);
         let strays = pollers.iter().any(|poller| !ours.contains(&Arc::as_ptr(poller.queue())));
         let deadline = Instant::now().checked_add(timeout);
-        let (mut kick, mut kicks, mut marker) = (Instant::now(), 0_u32, None);
+        // The first round kicks at once.
+        let (mut next_kick, mut kicks, mut marker) = (Instant::now(), 0_u32, None);
         let source = loop {
             if mixes {
                 break Some(DrainFailure::OtherDomain);
@@ -367,8 +346,8 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
             if deadline.is_some_and(|deadline| now >= deadline) {
                 break None;
             }
-            if now >= kick {
-                kick = now + BETWEEN_KICKS;
+            if now >= next_kick {
+                next_kick = now + BETWEEN_KICKS;
                 kicks += 1;
                 match self.kick(kicks) {
                     Ok(None) => {}

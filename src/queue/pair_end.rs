@@ -104,7 +104,8 @@ pub(super) fn destroy(
 }
 
 /// Locks the polling of the pair's completion queue, on providers where nobody may poll while a pair is reset or
-/// destroyed. With such a provider a pair has only one completion queue.
+/// destroyed. With such a provider a pair has only one completion queue. There the poller itself destroys pairs, so
+/// [`destroy`] needs no lock.
 pub(super) fn turn_for(domain: &DomainInner, raw: &RawPair) -> Option<MutexGuard<'static, ()>> {
     (domain.context.promises().teardown == Teardown::Polled).then(|| polling_lock(raw.send_cq()))
 }

@@ -309,6 +309,8 @@ impl PairCore {
     }
 }
 
+/// The drop of a pair ends here, also for halves. On most providers it goes on to `pair_end::destroy`, which frees the
+/// windows and calls `RawPair::destroy`, and the poller then returns what was in flight (`poller::gone`).
 impl Drop for PairCore {
     fn drop(&mut self) {
         if self.places.is_none() {

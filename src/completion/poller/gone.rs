@@ -1,10 +1,10 @@
-//! Work queues that have gone: the mail of the control path, which tells of them and of new ones; the requests that
-//! they leave; the destroy of departing pairs; and the end of the polling, when the completion queue itself goes.
+//! Work queues that have gone: the requests that they leave; the destroy of departing pairs; and the end of the polling,
+//! when the completion queue itself goes.
 
-use super::{PollError, PollState};
+use super::PollState;
 use crate::completion::control::Control;
 use crate::completion::departing::Departure;
-use crate::completion::message::{Attached, Message, Orphan, Place};
+use crate::completion::message::{Orphan, Place};
 use crate::completion::out_of_order::OutOfOrder;
 use crate::completion::retired::Retirement;
 use crate::inflight::ledger::{Retirer, Retirers};
@@ -21,67 +21,10 @@ impl PollState {
         Some(Retirement::destroyed(oldest, &self.statuses))
     }
 
-    /// Polls the device, and also reads the mail of the control path and empties the work queues that are gone.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn poll_with_mail(&mut self, control: &Control, may_poll: bool) -> Result<Found, PollError> {
-        if self.failed {
-            return Err(PollError::Failed);
-        }
-        if let Some(slot) = self.next_destroyed(control) {
-            return Ok(Found::Destroyed(slot));
-        }
-        if !may_poll {
-            return Ok(Found::Nothing);
-        }
-        // The mail is read before the poll: if the poll then finds the queue empty, the queue holds no completion of a
-        // work queue that the mail reported as gone.
-        self.read_mail(control);
-        let any = self.poll_device(control)?;
-        // Each waiting orphan has a count: an upper limit of how many completions in the completion queue are older
-        // than the orphan. One poll perhaps does not find all of them. So a poll that finds completions lowers each
-        // count by their number, and a poll that finds none sets all counts to 0.
-        let seen = if any { self.end.found() } else { u32::MAX };
-        self.waiting_orphans.iter_mut().for_each(|(_, before)| *before = before.saturating_sub(seen));
-        // The first of `waiting_orphans` has waited longest, and is to come out first. `ready_orphans` is emptied from
-        // its end, hence `rev`.
-        let done = self.waiting_orphans.iter().take_while(|(_, before)| *before == 0).count();
-        let waiting = self.waiting_orphans.split_off(done);
-        self.ready_orphans
-            .extend(mem::replace(&mut self.waiting_orphans, waiting).into_iter().rev().map(|(orphan, _)| orphan));
-        if !(self.waiting_orphans.is_empty() && self.ready_orphans.is_empty() && self.departing.is_empty()) {
-            // Orphans or departing pairs are left. The flag makes the next call come to this function again.
-            control.mailbox.flag();
-        }
-        if any {
-            return Ok(Found::Polled);
-        }
-        self.destroy_drained_pairs();
-        Ok(self.next_destroyed(control).map_or(Found::Nothing, Found::Destroyed))
-    }
-
-    /// Reads what the control path has sent.
-    #[cold]
-    pub(super) fn read_mail(&mut self, control: &Control) {
-        for message in control.mailbox.take() {
-            match message {
-                Message::Attach(Attached { retirer, status }) => {
-                    let slot = WorkId::from_raw(retirer.oldest()).key().slot();
-                    self.retirers.put(slot, retirer);
-                    self.statuses.set(slot, Some(status));
-                }
-                Message::Join(receiver) => self.receivers.join(receiver),
-                Message::Depart(pair) => self.departing.push(Departure::new(pair)),
-                Message::Orphan(orphan) => self.waiting_orphans.push((orphan, control.room().capacity())),
-                Message::Leaked => self.has_leaked = true,
-            }
-        }
-    }
-
     /// The slot of a work queue that is gone and still has requests, once its completions are all consumed. A work
     /// queue that is gone and has no requests gives its place back.
     #[cold]
-    fn next_destroyed(&mut self, control: &Control) -> Option<usize> {
+    pub(super) fn next_destroyed(&mut self, control: &Control) -> Option<usize> {
         while let Some(orphan) = self.ready_orphans.last() {
             let slot = orphan.place.next.key().slot();
             let mut next = orphan.place.next;
@@ -116,7 +59,7 @@ impl PollState {
     }
 
     /// Destroys the departing pairs that have nothing in flight. The completion queue was just seen empty.
-    fn destroy_drained_pairs(&mut self) {
+    pub(super) fn destroy_drained_pairs(&mut self) {
         for mut departing in mem::take(&mut self.departing) {
             let in_flight = |&slot: &usize| {
                 self.retirers.get(slot).is_some_and(Retirer::has_any) || self.out_of_order.oldest(slot).is_some()
@@ -193,13 +136,4 @@ impl Drop for InFlight {
             while self.retirers.get_mut(slot).is_some_and(|retirer| retirer.take(quiescent).is_some()) {}
         }
     }
-}
-
-/// The result of [`PollState::poll_with_mail`].
-pub(super) enum Found {
-    /// The device had completions.
-    Polled,
-    /// The pair of the work queue in this slot is gone, and the work queue still has requests.
-    Destroyed(usize),
-    Nothing,
 }

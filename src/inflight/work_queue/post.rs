@@ -1,10 +1,10 @@
 //! Posting one request: here memory enters a ledger, and a request reaches the provider.
 //!
-//! A post goes through these steps, and this file is in their order: check the request ([`WorkRequest::plain`]), fill
-//! the provider's struct ([`Staged`]), put the memory into the ledger (`FreeSlot::push`), call the provider
-//! ([`WorkQueue::hand_over`]), and check its answer ([`WorkQueue::refused_or_uncertain`]). Then come receives, which take the same steps
-//! in one function, requests that the library itself makes, requests about memory windows, and the receives of shared
-//! receive queues.
+//! A post goes through these steps: check the request ([`WorkRequest::plain`], in `request`), fill the provider's struct
+//! ([`Staged`]), put the memory into the ledger (`FreeSlot::push`, in `ledger::ring`), call the provider
+//! ([`WorkQueue::hand_over`]), and check its answer ([`WorkQueue::refused_or_uncertain`]). Then come receives, which take
+//! the same steps in one function, requests that the library itself makes, requests about memory windows, and the
+//! receives of shared receive queues.
 //!
 //! The other parts of a send queue have files of their own: batches
 //! ([`PendingPosts`](crate::inflight::pending_posts::PendingPosts)), vectors (`post_all`), and the checks of requests
@@ -51,7 +51,8 @@ impl SendQueue {
             Err(request) => return self.post_any(request, back),
         };
         let (id, action) = (WorkId::from_raw(next.id()), *request.action());
-        // The last free slot is for a signalled request, so an unsignalled one needs two free slots.
+        // `None` if there is no room, if the queue is broken, or if it posts in sessions. The last free slot is for a
+        // signalled request, so an unsignalled one needs two free slots.
         let Some(slot) = next.if_free(!action.is_signalled()) else {
             unlikely();
             return self.post_off_fast_path(request, back);
@@ -68,7 +69,8 @@ impl SendQueue {
         }
     }
 
-    /// [`post`](Self::post) of a plain request, in a session if the queue posts in sessions and has room.
+    /// [`post`](Self::post) of a plain request off the fast path: in a session if the queue posts in sessions and has
+    /// room; otherwise by [`post_any`](Self::post_any), which finds out why there is no slot.
     ///
     /// Although this is inlined, it costs the fast path of lists nothing: the call is marked [`unlikely`], and the
     /// values that it needs from before the branch wait in memory, not in callee-saved registers.
@@ -473,7 +475,9 @@ impl<V> WorkQueue<V> {
         (VerbError::of_data_path(verb, result), bad)
     }
 
-    /// The error for the newest request, which the provider refused. `restore` rebuilds the request from its entry.
+    /// The error for the newest request. If it is certain that the provider did not queue the request, the error gives
+    /// it back: `restore` rebuilds it from its entry. Otherwise the memory stays in the ledger, and the pair takes no
+    /// more posts.
     #[cold]
     fn refused_or_uncertain<R>(
         &mut self,
@@ -482,6 +486,7 @@ impl<V> WorkQueue<V> {
         restore: impl FnOnce(Entry) -> Option<R>,
     ) -> PostError<R> {
         let entry = unqueued.and_then(|mut unqueued| self.take_back(&mut unqueued));
+        // `restore` never returns `None`: the entry is of the kind of memory that the request had.
         match entry.and_then(restore) {
             Some(request) => PostError::Refused { request, source },
             None => {

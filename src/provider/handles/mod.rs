@@ -14,14 +14,14 @@
 //! ```
 mod event;
 mod objects;
-mod posting;
+mod quiescent;
 mod rights;
 
 pub(crate) use event::{About, RawEvent};
 pub(crate) use objects::{
     Address, BindMw, Channel, CompletionQueue, Domain, OpenContext, Pair, PairNeeds, SharedQueue,
 };
-pub(crate) use posting::Quiescent;
+pub(crate) use quiescent::Quiescent;
 pub(crate) use rights::{PostEnd, PostRight};
 
 use super::Provider;

@@ -1,4 +1,4 @@
-//! Rule Q4: a receive is posted in Init, Ready To Receive, Ready To Send and Send Queue Drain only.
+//! Rule Q4: a receive is not posted in Reset or Error.
 
 use interlock::{Brand, Buffer, Init, QueuePair};
 
