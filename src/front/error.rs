@@ -1,8 +1,8 @@
 //! Errors: one type for each decision that a caller can take.
 //!
 //! An error of a call that took an object gives the object back: [`PostError`] the request with its buffer (unless the
-//! device may have it), [`TransitionError`] the pair, [`RegisterError`] the memory, [`DestroyError`] the pair. Errors that hold an object
-//! have a method `into_cause`, which drops the object and gives an error that can leave a [scoped
+//! device may have it), [`TransitionError`] the pair, [`RegisterError`] the memory, [`DestroyError`] the pair. Errors
+//! that hold an object have a method `into_cause`, which drops the object and gives an error that can leave a [scoped
 //! domain](crate::Context::with_domain). A request that was posted and failed is reported by a
 //! [`Failure`](crate::Failure) instead, with its [`Status`](crate::Status).
 //!

@@ -587,6 +587,32 @@ fn each_named_file_exists() {
     }
 }
 
+/// Each row of docs/walks.md names a file and what in it does the step.
+#[test]
+fn each_step_of_the_walks_is_in_its_file() {
+    let document = text("docs/walks.md");
+    let rows = document.lines().filter(|line| line.starts_with("| ") && line.contains("`src/"));
+    let steps = rows.map(|row| {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
+        let [_, file, names] = cells[..] else { panic!("three cells: {row}") };
+        (quoted(file)[0], quoted(names))
+    });
+    let mut count = 0;
+    for (file, names) in steps {
+        let source = text(file);
+        for name in names {
+            let is_there = ["fn ", "enum ", "trait ", "pub(crate) "].iter().any(|before| {
+                source.match_indices(&format!("{before}{name}")).any(|(at, found)| {
+                    source[at + found.len()..].starts_with(|c: char| !c.is_alphanumeric() && c != '_')
+                })
+            });
+            assert!(is_there, "docs/walks.md: {file} has no `{name}`");
+            count += 1;
+        }
+    }
+    assert!(count > 50, "{count}");
+}
+
 #[test]
 fn unsafe_code_is_where_the_architecture_says() {
     let document = text("docs/architecture.md");

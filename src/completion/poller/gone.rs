@@ -1,5 +1,5 @@
-//! Work queues that have gone: the requests that they leave; the destroy of departing pairs; and the end of the polling,
-//! when the completion queue itself goes.
+//! Work queues that have gone: the requests that they leave; the destroy of departing pairs; and the end of the
+//! polling, when the completion queue itself goes.
 
 use super::PollState;
 use crate::completion::control::Control;

@@ -1,5 +1,5 @@
-//! The mail of the control path: it tells the poller of work queues that have come and gone. The first poll after a pair
-//! was made reads it, so that poll takes the slow path.
+//! The mail of the control path: it tells the poller of work queues that have come and gone. The first poll after a
+//! pair was made reads it, so that poll takes the slow path.
 
 use super::{Found, PollError, PollState};
 use crate::completion::control::Control;

@@ -1,9 +1,9 @@
 //! Posting one request: here memory enters a ledger, and a request reaches the provider.
 //!
-//! A post goes through these steps: check the request ([`WorkRequest::plain`], in `request`), fill the provider's struct
-//! ([`Staged`]), put the memory into the ledger (`FreeSlot::push`, in `ledger::ring`), call the provider
-//! ([`WorkQueue::hand_over`]), and check its answer ([`WorkQueue::refused_or_uncertain`]). Then come receives, which take
-//! the same steps in one function, requests that the library itself makes, requests about memory windows, and the
+//! A post goes through these steps: check the request ([`WorkRequest::plain`], in `request`), fill the provider's
+//! struct ([`Staged`]), put the memory into the ledger (`FreeSlot::push`, in `ledger::ring`), call the provider
+//! ([`WorkQueue::hand_over`]), and check its answer ([`WorkQueue::refused_or_uncertain`]). Then come receives, which
+//! take the same steps in one function, requests that the library itself makes, requests about memory windows, and the
 //! receives of shared receive queues.
 //!
 //! The other parts of a send queue have files of their own: batches
