@@ -286,7 +286,8 @@ impl<B: Brand> World<B> {
             );
             self.run_device();
             self.turn();
-            // Without a driver, the polls here find the strays. After that, a driver takes over again.
+            // Without a driver, only polls of the program find completions. So poll everything once here, and leave the
+            // rest to a new driver.
             if self.driver.is_none() {
                 self.fetch_received();
                 let mut context = task::Context::from_waker(Waker::noop());
@@ -333,7 +334,7 @@ impl<B: Brand> World<B> {
                 let start = Instant::now();
                 while let Some(flight) = &self.flights[place] {
                     assert!(start.elapsed() < patience(), "an answer never comes, or a wake-up is lost");
-                    // As a runtime does: a future that is asleep is polled after somebody has woken it.
+                    // As under a runtime, a future that is asleep is polled only after somebody has woken it.
                     if !flight.is_asleep() {
                         self.poll(place);
                     }
@@ -346,7 +347,7 @@ impl<B: Brand> World<B> {
                 self.drop_flight(place);
             }
             Call::Forget => {
-                // The buffers of a forgotten future never come back, so stop before too many are forgotten.
+                // The buffers of a forgotten future never come back, so forget none if too few buffers would be left.
                 if self.forgotten.len() + 8 < BUFFERS
                     && let Some(flight) = self.flights[place].take()
                 {
@@ -362,7 +363,7 @@ impl<B: Brand> World<B> {
                     Some(_) => None,
                     None => self.poller.driver(),
                 };
-                // The drop of a driver wakes all who sleep, so nobody counts as asleep any more.
+                // The drop of a driver wakes all tasks that wait, so no future counts as asleep any more.
                 self.flights.iter_mut().flatten().for_each(|flight| flight.asleep_since = None);
             }
             Call::Receive => {

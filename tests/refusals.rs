@@ -507,8 +507,8 @@ fn the_addresses_of_soft_devices_are_those_of_the_process() {
     assert_eq!(theirs.len(), ours.len());
     assert!(!theirs.iter().any(|address| ours.iter().any(|own| own == address)), "{ours:?} and {theirs:?}");
 
-    // A peer of another process never answers, even if a pair of this process has the same number. The failure gives
-    // the reason.
+    // A peer of another process never answers, even if a pair of this process has the same number. The `likely_causes`
+    // of the status name this cause.
     interlock::domain! { struct Test; }
     let domain = Context::open("soft0").unwrap().named_domain(Test).unwrap();
     let (queue, mut poller) = domain.queue(64).unwrap();

@@ -128,7 +128,7 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-// Frames.
+// Tests of frames.
 
 #[test]
 fn a_frame_says_what_was_put_into_it() {
@@ -173,7 +173,7 @@ fn bytes_of_any_form_are_a_frame_or_a_violation() {
     assert!(taken > 100 && refused > 100, "{taken} taken, {refused} refused");
 }
 
-// Calls.
+// Tests of calls.
 
 #[test]
 fn calls_of_many_tasks_have_their_answers() {
@@ -287,7 +287,7 @@ fn one_client_too_many_waits_for_its_turn() {
     });
 }
 
-// Peers that break the protocol.
+// Tests with peers that break the protocol.
 
 /// What a rogue client sends, and how the server names it.
 fn rogues() -> Vec<(Vec<u8>, Violation)> {
@@ -306,7 +306,7 @@ fn rogues() -> Vec<(Vec<u8>, Violation)> {
         (frame(1, 2, u16::MAX, b"four"), Violation::Length { claimed: 65535, actual: 4 }),
     ];
     if !context().is_iwarp() {
-        // Not on iWARP: there the server's device ends the connection, and does not always report the reason.
+        // On iWARP, the server's device ends the connection when a message is too long, and does not always report why.
         all.push((vec![1; FRAME_BYTES + 1], Violation::TooLong));
     }
     all
@@ -442,7 +442,8 @@ fn clients_that_vanish_before_they_are_connected_leave_room_for_others() {
         let vanish = async || {
             let pair = domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
             let mut stream = TcpStream::connect(world.at).await.unwrap();
-            // A greeting as in `interlock::aio::tcp`, without data. The server's greeting has one byte of data.
+            // This is a greeting as in `interlock::aio::tcp`, without data. The server answers with a greeting that has
+            // one byte of data, and with the byte `!`.
             let greeting = [b"IT\x01\x01\0\0\0\0", &pair.endpoint().to_bytes()[..]].concat();
             stream.write_all(&greeting).await.unwrap();
             let mut answer = [0; 8 + Endpoint::RECORD_BYTES + 1 + 1];
@@ -455,7 +456,8 @@ fn clients_that_vanish_before_they_are_connected_leave_room_for_others() {
             }
             assert!(pair.close().within(PATIENCE).await.has_drained);
         };
-        // Together these clients send three times as many messages as the server's completion queue has room for.
+        // The completion queue of the `Place` has room for the pairs of `2 * CLIENTS` clients. Together these clients
+        // send one and a half times as many messages as fit there.
         let count = 3 * CLIENTS * LIMITS.completions() / LIMITS.receives;
         for _ in 0..count {
             timeout(PATIENCE, vanish()).await.expect("the server answers");
@@ -495,7 +497,7 @@ fn a_server_that_breaks_the_protocol_is_named() {
                 Ok(mut connection) => {
                     timeout(PATIENCE, connection.closed()).await.expect("the client ends the connection");
                 }
-                // On iWARP the client may have ended the connection before the accept is over.
+                // On iWARP, the client can end the connection before the accept is over.
                 Err(error) => assert!(context().is_iwarp(), "{error:#}"),
             }
             expected.push(Violation::Welcome(data.to_vec()).into());
@@ -517,7 +519,7 @@ fn a_server_that_breaks_the_protocol_is_named() {
     });
 }
 
-// Crashes, shutdown, and connecting again.
+// Tests of crashes, of a shutdown, and of connecting again.
 
 #[test]
 fn a_client_that_crashes_harms_nobody() {
@@ -651,7 +653,7 @@ fn a_client_connects_again_after_the_server_has_crashed() {
     });
 }
 
-// The program.
+// Tests of the whole program.
 
 fn rpc_service(arguments: &[&str]) -> Ended {
     Program::run(example("rpc_service"), arguments)

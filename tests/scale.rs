@@ -54,10 +54,11 @@ fn a_pair_takes_less_than_a_kibibyte_beside_its_slots() {
         let shallow = library_bytes(&domain, &port, COUNT, 8);
         // Both ledgers have 8 more slots of one word each.
         let deep = library_bytes(&domain, &port, COUNT, 16);
-        // Some memory of the ledgers may not be in use yet, so the difference may be off by a few bytes.
+        // The ledgers lie in chunks of memory, and a chunk can have room that no ledger uses yet. So the difference can
+        // be off by a few bytes.
         assert!((deep - shallow).abs_diff(2 * 8 * size_of::<usize>()) <= 64, "a slot: {shallow} and {deep}");
         let beside = shallow - 2 * 8 * size_of::<usize>();
-        // Under the address sanitizer each ledger is an allocation of its own, with a header.
+        // Under the address sanitizer, each ledger has a chunk of its own, and each chunk has a header.
         let limit = if cfg!(asan) { 1280 } else { 1024 };
         assert!(beside < limit, "{beside} bytes a pair beside its slots");
     });
@@ -83,7 +84,7 @@ fn nothing_is_lost_between_64_threads_that_post_and_one_that_polls() {
 
 #[test]
 fn a_soak_with_faults_accounts_for_every_request_and_byte() {
-    // The first run makes the allocations that happen once in each thread.
+    // This first run makes the allocations that a thread makes only once, so that the later runs do not count them.
     generation(0, 8, 500, 500);
     // A run with an odd seed ends with a failure of the completion queue.
     for seed in 1..=4 {

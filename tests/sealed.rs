@@ -118,7 +118,7 @@ const FIRST: usize = 6;
 fn attempts() -> BTreeMap<String, Vec<String>> {
     let mut found = Found::default();
     found.look(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
-    // The public items are those that `lib.rs` and the modules below it export.
+    // The public items are those that `lib.rs`, the modules in `MODULES` and the files in `src/front` export.
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let floors = MODULES.map(|module| source.join(module).join("mod.rs")).into_iter().filter(|file| file.exists());
     let doors = floors.chain([source.join("lib.rs")]).chain(files(&source.join("front")));
@@ -208,7 +208,8 @@ fn each_trait_is_sealed_in_each_parameter() {
         let end = format!(" for {ours} {{}}");
         assert!(attempts[named].iter().any(|line| line.ends_with(&end)), "{named} for {ours}");
     }
-    // The compiler reports some kinds of errors only after those of other kinds are gone.
+    // The compiler reports some kinds of errors only if there are none of other kinds. So repeat with the
+    // implementations that it has not refused yet.
     while !attempts.is_empty() {
         let refused = refused(&attempts);
         assert!(refused.values().any(|of_trait| !of_trait.is_empty()), "not sealed: {attempts:#?}");

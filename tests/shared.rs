@@ -440,7 +440,8 @@ fn a_destroy_gives_what_was_not_polled_and_the_poller_gives_it_not_again() {
     star.deliver(0, b"unseen");
     star.servers.clear();
     if lacks(Promise::EndAtOnce) {
-        // The pair is not destroyed yet: the poller does that after it has returned the earlier completions.
+        // Here the poller destroys the pair, and only after it has returned the earlier completions. Until then, the
+        // shared queue cannot be destroyed.
         let error = star.shared.destroy().unwrap_err();
         assert_eq!(error.source.errno(), libc::EBUSY);
         assert_eq!(see_off(&star.received.0, &mut star.received.1).len(), 1);
@@ -508,7 +509,7 @@ fn a_pair_comes_up_again_after_a_reset() {
 
 #[test]
 fn two_threads_poll_for_many_pairs_while_a_third_posts() {
-    // The third thread may be late with the receives, so messages must be able to wait.
+    // The third thread can be late with the receives, so messages must be able to wait.
     if lacks_need(Need::Waiting) {
         return;
     }

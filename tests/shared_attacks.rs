@@ -140,7 +140,8 @@ fn a_forgotten_completion_never_frees_the_slot_for_another() {
         })
     }));
     assert_eq!(retired, 1);
-    // The slot is free for the next request, which has a completion of its own.
+    // The poller has taken the request out of its slot, although the program has forgotten the completion. So the next
+    // receive can use the slot. The forgotten completion comes again, and is no completion of that receive.
     let next = stage.stock(1)[0];
     stage.message(1);
     let received = stage.received();
@@ -167,7 +168,7 @@ fn a_number_that_is_used_again_never_mixes_two_pairs() {
     for _ in 0..if cfg!(miri) { 4 } else { 20 } {
         stage.stock(2);
         stage.message(0);
-        // The server is dropped before its completion is polled, and the next server may get its number.
+        // The server is dropped before the completion of its receive is polled, and the next server can get its number.
         drop(stage.servers.remove(0));
         drop(stage.clients.remove(0));
         stage.add();
@@ -244,7 +245,8 @@ fn a_queue_that_stays_never_gives_its_buffers() {
     let error = stage.shared.destroy().unwrap_err();
     assert_eq!((error.source.verb(), error.source.errno()), ("ibv_destroy_srq", libc::EBUSY));
     assert_eq!(error.shared.in_flight(), 2);
-    // The destroy of the drop is refused too. So everything stays allocated, and the name of the domain stays taken.
+    // The drop tries to destroy the queue once more, and the device refuses that too. So everything stays allocated,
+    // and the name of the domain stays taken.
     stage.fabric.inject(fails(Verb::DestroySrq, 1));
     drop(error.shared);
     let Stage { fabric, domain, port, queue, poller, clients, .. } = stage;
@@ -382,7 +384,7 @@ fn a_poller_that_was_dropped_never_drops_shared_receives() {
     stage.message(1);
     stage.poller = stage.queue.take_poller().unwrap();
     assert_eq!(stage.received().into_iter().collect::<HashSet<_>>(), ids.into_iter().collect());
-    // If no other poller follows, the requests end with the queue.
+    // If no other poller follows a dropped one, the requests end with the completion queue.
     stage.stock(2);
     stage.message(0);
     let Stage { queue, poller, shared, clients, servers, .. } = stage;
@@ -410,7 +412,7 @@ fn wakes_when_the_receives_are_dropped<P>(
     share: impl FnOnce(Poller<Woken>, &CompletionQueue<Woken>) -> (P, Question) + Send + 'static,
     look: impl FnOnce(P) + Send + 'static,
 ) {
-    // Only one domain of this name can exist at a time, so the tests take turns.
+    // Only one domain of this name can exist at a time, so the callers take turns.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap();
     let (answer, answers) = mpsc::channel();

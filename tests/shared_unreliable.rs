@@ -153,7 +153,7 @@ fn a_pair_comes_up_again_after_a_reset_and_step_by_step() {
     let (client, server) = (star.clients.remove(0), star.servers.remove(0));
     let client = client.into_reset().unwrap().into_init(&port).unwrap();
     let Some(mut server) = unless_refused(server.into_error().unwrap().into_reset()) else { return };
-    // The transition succeeds after the poller has given out the completions from before the reset.
+    // `into_init` succeeds only after both pollers have given out all completions from before the reset.
     let server = loop {
         server = match server.into_init(&port) {
             Ok(server) => break server,

@@ -138,7 +138,7 @@ fn a_datagram_says_who_sent_it() {
     assert_eq!((came[1].message(), came[1].immediate), (&b"short"[..], Some(5)));
     assert_eq!(came[0].sender_gid(), Some(two.port.gid().unwrap().gid), "{:?}", came[0].header());
 
-    // The received datagram has all that an answer needs.
+    // The received datagram holds all that the program needs for an answer.
     let back = PeerPath::to(came[0].sender_gid().unwrap());
     let back = two.domain.address_handle(&two.port, &back).unwrap();
     let back = Recipient::new(back, came[0].sender, Qkey::USUAL);
@@ -226,9 +226,9 @@ fn each_member_of_a_group_gets_a_datagram_to_it() {
     interlock::domain! { struct Test; }
     interlock::domain! { struct Elsewhere; struct Others; }
     let mut two = datagrams(support::context().named_domain(Elsewhere).unwrap());
-    // The GID of 239.7.7.7.
+    // This is the GID that stands for the IPv4 address 239.7.7.7.
     let group = interlock::Gid::from(std::net::IpAddr::from([239, 7, 7, 7]));
-    // The network interface of each member must join the group, too.
+    // On a real device, the network interface of each member must join the group, too.
     let interface = <[u8; 4]>::try_from(&two.port.gid().unwrap().gid.0[12..]).unwrap();
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     if support::on_hardware() {
@@ -245,12 +245,12 @@ fn each_member_of_a_group_gets_a_datagram_to_it() {
     let mut sender = domain.datagram(&queue, &LIMITS).unwrap().into_init(&port).unwrap().open().unwrap();
     sender.post_send_to(Inline(b"all"), &Recipient::group(handle, Qkey::USUAL)).unwrap();
     assert!(matches!(next(&mut poller).into_work(), Work::Sent(_)));
-    // The members are on the sender's own device.
+    // First, both members are on the sender's own device.
     let came = arrived(&mut two.poller, 2);
     assert_eq!(came.len(), 2);
     assert!(came.iter().all(|datagram| datagram.message() == b"all" && datagram.sender == sender.number()));
     assert!(came.iter().all(|datagram| datagram.sender_gid() == port.gid().map(|row| row.gid)));
-    // The members are on another device.
+    // Then, if there is another device, a third member is on that device.
     if let Some(name) = support::another_device() {
         let mut others = datagrams(Context::open(&name).unwrap().named_domain(Others).unwrap());
         let interface = <[u8; 4]>::try_from(&others.port.gid().unwrap().gid.0[12..]).unwrap();
@@ -370,7 +370,7 @@ fn sends_are_polled_out_before_the_pair_resumes() {
         fabric.inject(Fault::RequestsFail { count: 1 });
         two.left.post_send_to(Inline(b"fails"), &right).unwrap();
         let failed = two.poller.wait(PATIENCE).unwrap();
-        // The failed send has come out of the poller, so the pair can be resumed.
+        // The poller has returned the completion of the failed send, so the pair can be resumed.
         drop(failed.check().unwrap_err());
         let pair = two.left.into_sqe().unwrap();
         let mut pair = pair.resume().unwrap();

@@ -143,7 +143,7 @@ fn c083_a_peer_reaches_what_a_window_is_bound_over() {
         link.left.post_read(link.domain.buffer(32).unwrap(), &remote.slice(0..32).unwrap()).unwrap();
         let Work::Read(read) = next(&mut link.poller).into_work() else { panic!("not a read") };
         assert_eq!((&read[..16], read[16], &read[24..28]), (&[7; 16][..], 9, &b"text"[..]));
-        // This ends the peer's access on every device: the window is freed, and then the region is deregistered.
+        // Freeing the window and then deregistering the region ends the peer's access on every device.
         let lapsed = bound.dealloc().unwrap();
         let pages = rest.rejoin_lapsed(lapsed).unwrap().deregister().unwrap();
         write(&mut link, 1, 8, &remote.restrict().unwrap());
@@ -221,7 +221,7 @@ fn m5_a_window_permits_what_it_was_bound_for() {
     if lacks(Promise::Windows) {
         return;
     }
-    // A peer may change the record to claim more rights.
+    // A peer can change the record to claim more rights.
     let mut record = bound.remote::<RemoteRead>().unwrap().to_bytes();
     record[3] = 0b1110;
     write(&mut link, 7, 8, &RemoteRegion::from_bytes(&record).unwrap());
@@ -372,8 +372,8 @@ fn a_peer_ends_a_window_with_its_message_where_that_does_no_harm() {
     let (_rest, memory) = page(&link.domain);
     let bound: BoundWindow<_, Type2> = bind::<RemoteWrite, _, _>(&mut link, memory);
     if deviates("C089") {
-        // On such a device the library makes no record of the window, and refuses to send to a record that was made
-        // elsewhere.
+        // On such a device `remote_window` makes no record of the window, and `post_send_invalidating` refuses a record
+        // that was made in another way.
         assert_eq!(bound.remote_window::<RemoteWrite>().unwrap_err(), RecordError::NotInvalidated);
         let mut record = bound.remote::<RemoteWrite>().unwrap().to_bytes();
         record[1] = b'W';
@@ -454,7 +454,8 @@ fn what_cannot_be_bound_comes_back() {
         assert!(matches!(&error, PostError::Flawed { flaw, .. } if *flaw == expected), "{error}");
         assert_eq!(error.into_request().unwrap().1.capacity() as u64, len);
     }
-    // A window of another pair, and a window whose pair is gone.
+    // The window belongs to the left pair. The right pair refuses to bind it, before and after the left pair is
+    // destroyed.
     let (_rest, memory) = page(&link.domain);
     let window = link.left.window().unwrap();
     let error = link.right.post_bind::<RemoteRead, _>(window, memory).unwrap_err();
@@ -463,7 +464,7 @@ fn what_cannot_be_bound_comes_back() {
     link.left.destroy().unwrap();
     let error = link.right.post_bind::<RemoteRead, _>(window, memory).unwrap_err();
     assert!(matches!(error, PostError::Flawed { flaw: RequestFlaw::WindowEnded, .. }), "{error}");
-    // A buffer of a region that was not registered for windows.
+    // A buffer is not bindable if its region was not registered for windows.
     let buffer = link.domain.buffer(64).unwrap();
     assert_eq!(buffer.into_bindable().unwrap_err().buffer.len(), 64);
     let buffer = error.into_request().unwrap().1.into_buffer();
@@ -513,7 +514,8 @@ fn a_refused_bind_gives_all_back_and_an_uncertain_one_breaks_the_pair() {
     link.right.post_revoke(bound).unwrap();
     let Work::Revoked(Revoked { memory, .. }) = next(&mut link.poller).into_work() else { panic!("not revoked") };
     assert_eq!(memory[..8], [7; 8]);
-    // `ibv_bind_mw` has no `bad_wr` to name the request that the device has not got. So every failure is uncertain.
+    // `ibv_bind_mw` has no `bad_wr` to name a request that the device has not got. So each failure of it is
+    // `PostError::Uncertain`.
     fabric.inject(Fault::VerbFails { verb: Verb::BindMw, after: 0, count: 1, errno: libc::ENOMEM });
     let window = link.domain.window().unwrap();
     let error = link.right.post_bind::<RemoteWrite, _>(window, memory).unwrap_err();
@@ -593,7 +595,7 @@ fn a_pair_whose_windows_cannot_be_freed_is_not_destroyed() {
     fabric.inject(Fault::VerbFails { verb: Verb::DeallocMw, after: 0, count: 1, errno: libc::EBUSY });
     let error = link.right.destroy().unwrap_err();
     assert_eq!((error.source.verb(), error.source.errno()), ("ibv_dealloc_mw", libc::EBUSY));
-    // The device has already reset the pair, so the library posts nothing.
+    // The library has reset the pair before it tried to free the window, so it posts nothing to the pair any more.
     let mut pair = error.queue_pair;
     let error = pair.post_send(link.domain.buffer(8).unwrap()).unwrap_err();
     assert!(matches!(error, PostError::Broken { .. }), "{error}");

@@ -334,7 +334,8 @@ where
         let Some(pair) = self.ends[end].pair.ready() else { return };
         assert_eq!(pair.is_broken(), model.failed.contains(&true), "{model:?}");
         assert!(!pair.is_broken() || may_fail || model.stopped, "broken for no reason: {model:?}");
-        // A failed send stops the sends, but not the receives.
+        // A failed receive stops the sends and the receives of a pair, and a failed send only the sends. A shared
+        // receive is posted to no pair.
         let broken = !shared && (model.failed[1] || queue == 0 && model.failed[0]);
         let expected = self.device.expect(random, verb, broken, full);
         let mut buffer = if what == What::Receive { self.receivers.take() } else { self.senders.take() };
@@ -406,7 +407,7 @@ where
                     Status::Flushed => may_fail || queue == 0 && model.stopped,
                     Status::Destroyed => model.closing,
                     Status::LocalLength | Status::LocalQueuePairOperation => queue == 1 && is_hit,
-                    // Soft-RoCE reports this status instead.
+                    // Soft-RoCE can report this status for a message that is too long for a shared receive.
                     Status::RemoteInvalidRequest => K::SHARES && queue == 1 && is_hit,
                     Status::LocalProtection => queue == 0 && self.failing > 0,
                     _ => false,
@@ -458,7 +459,8 @@ where
             let over = |world: &Self| world.lives[life].over();
             let flush = |world: &mut Self| world.until("the flush", |world| world.lives[life].over());
             let pair = self.renew(random, pair, over, |world, _| flush(world), |world| K::pair(world));
-            // After the completion queue has been empty, it contains no message to this pair any more.
+            // Once a poll has found the completion queue empty, no later poll returns a message to this life of the
+            // pair.
             self.until("an empty queue", |_| true);
             self.lives[life].gone = true;
             pair
@@ -529,8 +531,8 @@ where
                 let model = &world.lives[lives[1]];
                 let arrived = model.last.get(&lives[0]).copied() > before;
                 let receives = if K::SHARES { world.shared_in_flight() as u64 } else { model.posted[1] - model.out[1] };
-                // On a device that is not stepped, a send completes when it has left the device. So an earlier message
-                // may still have been under way, and may have taken the receive.
+                // On a device that is not stepped, a send completes when its message has left the device. So perhaps an
+                // earlier message was still under way, and has taken the receive. Then post both again.
                 if !arrived && receives == 0 && world.device.stepped.is_none() {
                     world.post(random, target, What::Receive);
                     world.post_to(random, end, target, What::Message);

@@ -185,7 +185,7 @@ fn a_record_that_was_tampered_with_is_refused_or_understood() {
     let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]);
     let side = Side::new(domain);
     let mut records = vec![side.pair.as_ref().unwrap().endpoint().to_bytes().to_vec()];
-    // Not every device has atomics.
+    // `RemoteAll` needs atomics, which not every device has.
     records.extend(region.ok().map(|region| region.remote().to_bytes().to_vec()));
     for record in &records {
         check_parsers(record);

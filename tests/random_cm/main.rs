@@ -65,8 +65,8 @@ fn every_history_is_one_that_the_model_allows() {
         Err(_) => 0..count,
     };
     let strategy = programs(&CALLS, PLACES, most);
-    // On a device that is not stepped, messages arrive at any time, so a reduced history may fail for another reason.
-    // So the test does not search for a reduced history there.
+    // On a device that is not stepped, messages arrive at any time. A reduced history can then fail for another reason
+    // than the whole one, so the test does not search for a reduced history there.
     let search = if is_slow || cfg!(miri) { Duration::ZERO } else { SEARCH };
     let seen = RefCell::new(BTreeSet::new());
     for seed in seeds {

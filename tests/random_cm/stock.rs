@@ -92,8 +92,8 @@ impl Stock {
             AnyQueuePair::Errored(pair) => {
                 assert_eq!(pair.query_state().unwrap(), DeviceState::Error, "the pair that came back");
             }
-            // On iWARP, a thread has the pair while TCP connects. If the step ends before TCP does, the thread destroys
-            // the pair, and only the buffers come back.
+            // On iWARP, a thread of the library owns the pair until the TCP stream is connected. If the step gives up
+            // before that, the thread destroys the pair, and only the buffers come back.
             AnyQueuePair::Vacant if self.domain.context().is_iwarp() => {}
             other => panic!("a pair comes back in Init or Error, and not as {other:?}"),
         }

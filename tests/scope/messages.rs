@@ -293,7 +293,7 @@ fn memory_longer_than_a_message_is_sent_in_slices() {
     }
     let (_fabric, mut wire) = wire!(Fabric::new());
     wire.peer_posts_receive(8);
-    // Nothing touches this memory, so it takes no pages.
+    // Nothing writes to this zeroed memory, so the kernel has to provide almost none of it.
     let bytes = vec![0_u8; interlock::memory::MAX_MESSAGE_BYTES + 8];
     wire.exclusive
         .scope(PATIENCE, |scope| {

@@ -129,7 +129,7 @@ fn a_poller_that_serves_others_makes_no_exclusive() {
         pair.connect(&myself).unwrap()
     };
     let pair = connected(&wire, wire.domain.reliable(&queue, &limits).unwrap());
-    // The handle of the queue still exists, and could make other pairs.
+    // The handle of the queue still exists, so the program could make other pairs that use the queue.
     let error = Exclusive::new(pair, poller).unwrap_err();
     assert_eq!(error.reason, SharedQueue::Shared { others: 1 });
     // Another pair already uses the queue.

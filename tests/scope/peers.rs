@@ -131,7 +131,7 @@ fn memory_granted_from_zero_on_is_reached_by_offsets() {
         return;
     }
     let mut wire = wire!();
-    // The lent memory must consist of whole pages, and a page may have up to 64 kB.
+    // The memory of a `ZeroBased` grant must consist of whole pages, and a page can have up to 64 kB.
     let mut words = vec![0_u64; 3 * 8192];
     let at = (0..8192).find(|&at| words[at..].as_ptr().addr().is_multiple_of(65_536)).unwrap();
     let (peer, domain, poller) = (&mut wire.peer, &wire.domain, &mut wire.peers_poller);

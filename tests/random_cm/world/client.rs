@@ -80,9 +80,9 @@ impl World {
         let verbs = [Verb::RdmaGetCmEvent, Verb::RdmaResolveRoute];
         let fails = self.fail_one(random, &verbs);
         let at = self.moment(fails);
-        // Another poll may already have moved the address event of this identifier into the identifier's box. Then this
-        // poll returns that event, and does not show a failure of `rdma_get_cm_event`. So the failure is certain to end
-        // this poll only if no such event can be in the box.
+        // Perhaps another poll has already moved the address event of this identifier into the identifier's box. Then
+        // this poll returns that event, and does not show a failure of `rdma_get_cm_event`. So the failure is certain
+        // to end this poll only if no such event can be in the box.
         let is_bare = has_address || matches!(goal, Goal::Nowhere(_));
         let must = fails == Some(Verb::RdmaGetCmEvent) && is_bare;
         let is_late = at.now.saturating_sub(since) >= TIMEOUT;
@@ -96,7 +96,8 @@ impl World {
             Ok(Progress::Pending(resolving)) => {
                 let is_owed = if matches!(goal, Goal::Nowhere(_)) { is_late } else { has_address };
                 assert!(!(must || at.is_settled && is_owed), "{goal:?} is not resolved");
-                // The route is being resolved now.
+                // If this poll has found the address, rdma_cm resolves the route now, and that event has not arrived
+                // yet.
                 self.is_settled = false;
                 self.keep(Value::Resolving(resolving, goal, since, has_address || at.is_settled));
             }
@@ -130,7 +131,7 @@ impl World {
         let (bytes, data) = said(random, number, ConnectData::raw, ConnectData::framed, 56);
         let (depths, parameters) = parameters(random);
         let fails = self.fail_one(random, &[Verb::RdmaConnect]);
-        // The fault must hit only the request of this attempt, so all earlier messages arrive first.
+        // The fault must hit only the request of this attempt, so let all earlier messages arrive before.
         let is_hit = fails.is_none() && random.one_in(8) && self.fabric.is_some() && !self.is_removed;
         if is_hit {
             self.settle();
@@ -258,7 +259,8 @@ impl World {
         if attempt.client == Client::Vanished {
             return;
         }
-        // An event that was not taken may already have ended the client.
+        // An event that nobody has taken yet can already have ended the client: a timeout, or the answer of a server
+        // that has refused or ended. The client is known to be alive only if there can be no such event.
         let is_known_alive = now < attempt.at + Duration::from_secs(70)
             && matches!(attempt.server, Server::Unasked | Server::Asked | Server::Accepted | Server::Connected);
         let is_nobody = attempt.may_find_nobody;

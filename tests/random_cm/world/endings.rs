@@ -76,7 +76,9 @@ impl World {
             return;
         }
         let is_alive = attempt.yes.as_ref().is_some_and(|yes| now < yes.at + Duration::from_secs(70));
-        // The client may have connected or ended without the server's knowledge.
+        // If the client has connected or ended, or `message_arrived` was called, the server's identifier can have
+        // changed its state before a poll of the server shows that. Then the model does not know what the client is
+        // told.
         let is_alone = attempt.client == Client::Asking && !attempt.is_told;
         attempt.server = if is_alive && is_alone && !self.is_removed { Server::Gone } else { Server::Unsure };
         self.is_settled = false;
@@ -152,7 +154,7 @@ impl World {
                 let (_, after) = left.split_once(&format!("{name}: ")).expect(name);
                 after.split_once(',').expect(name).0.parse::<usize>().unwrap()
             };
-            // A forgotten listener keeps the requests that were not taken.
+            // A forgotten listener keeps the identifiers of the requests that nobody has taken from it.
             let identifiers = count("cm_identifiers");
             let most = if forgotten == 0 { 0 } else { forgotten + attempts.len() };
             assert!((forgotten..=most).contains(&identifiers), "{forgotten} were forgotten, and {left} is left");

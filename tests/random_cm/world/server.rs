@@ -117,7 +117,7 @@ impl World {
             }
         };
         assert!(is_right, "the reject of\n{attempt:#?}\nends with {result:?} at\n{at:#?}");
-        // If the reject failed, the drop of the request has rejected it without data.
+        // If `reject` failed, it has dropped the request, and that drop has rejected the client without data.
         attempt.server = Server::Refused(if result.is_ok() { bytes } else { Vec::new() });
         self.is_settled = false;
     }

@@ -26,7 +26,7 @@ pub fn programs_of(stage: &str) -> Option<Vec<&'static str>> {
     Some(match stage {
         "adversary" => names(|program| !program.has(Fact::NoDevice) && !program.has(Fact::OwnProfile)),
         "iwarp" => names(|program| program.on_siw() == Some(&[]) && !program.has(Fact::WholeLists)),
-        // Miri finds all that asan finds, so asan gets what Miri is too slow for.
+        // Miri finds all that asan finds, so asan runs only programs that Miri does not run in full.
         "asan" => names(|program| {
             ![Fact::NoDevice, Fact::StartsPrograms].iter().any(|fact| program.has(*fact)) && !program.is_all_for_miri()
         }),
@@ -61,13 +61,13 @@ pub fn miri(part: Part) -> Vec<MiriRun> {
     let mut runs =
         vec![run(Leaks::Refused, false, with(Leaks::Refused)), run(Leaks::Allowed, false, with(Leaks::Allowed))];
     if part == Part::One {
-        // No unit test leaks on purpose. Miri takes too long for the tests of three modules, which run under asan
-        // instead. Two of these modules forbid unsafe code. The third is the soft device, which all programs in `tests`
-        // use.
+        // No unit test leaks on purpose, so leaks are refused. Miri takes too long for the tests of three modules,
+        // which run under asan instead. Two of the modules, `cm` and `aio`, forbid unsafe code. The third is the soft
+        // device, which Miri still runs in the programs of `tests`.
         let unit_tests = ["--lib", "--", "--skip", "cm::", "--skip", "aio::", "--skip", "provider::soft::tests::"];
         runs.insert(0, run(Leaks::Refused, false, unit_tests.map(str::to_owned).to_vec()));
     }
-    // A filter applies to all programs of a run, so a program that has one gets its own run.
+    // A filter applies to all programs of a run, so a program with filters gets a run of its own.
     for program in PROGRAMS {
         for fact in program.facts {
             if let Fact::Miri { part: its_part, leaks, only: only @ [_, ..] } = *fact

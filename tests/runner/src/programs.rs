@@ -64,7 +64,7 @@ const fn miri(part: Part, leaks: Leaks) -> Fact {
 /// One row for each test program, in alphabetical order.
 #[rustfmt::skip]
 pub const PROGRAMS: &[Program] = &[
-    // The random programs of `adversary` take Miri five minutes.
+    // Miri would take five minutes for the random programs of `adversary`, so it runs only the tests with these names.
     Program { name: "adversary", facts: &[OwnProfile, Miri { part: Two, leaks: Allowed, only: &[
         "messages", "a_write_of_a_small", "a_number_that", "a_failure_that", "in_the_middle_of_a_poll", "scopes",
     ] }] },
@@ -74,8 +74,8 @@ pub const PROGRAMS: &[Program] = &[
     ] }] },
     Program { name: "aio_connections", facts: &[Rxe, Siw(&[])] },
     Program { name: "aio_kills", facts: &[StartsPrograms, Waits, Rxe, Siw(&[])] },
-    // All of `aio_lending` takes Miri four minutes. These tests use memory that is lent, has been lent or was
-    // forgotten.
+    // Miri would take four minutes for all of `aio_lending`. It runs only these tests, whose memory is lent, has been
+    // lent or was forgotten.
     Program { name: "aio_lending", facts: &[Rxe, Siw(&[]), Miri { part: Two, leaks: Allowed, only: &[
         "lent_memory_comes_back_with_what_the_peer_wrote",
         "a_grant_that_its_owner_ends_is_over_for_the_holder",
@@ -87,7 +87,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "allocations", facts: &[OwnProfile, Rxe] },
     Program { name: "alter", facts: &[Rxe, Siw(&[])] },
     Program { name: "attacks", facts: &[miri(Two, Allowed)] },
-    // The other tests of `batch_attacks` take Miri five minutes.
+    // Miri would take five minutes for the other tests of `batch_attacks`.
     Program { name: "batch_attacks", facts: &[Rxe, WholeLists, Siw(&[]), Miri { part: Two, leaks: Allowed, only: &[
         "a_longer_batch", "a_batch_within", "that_is_forgotten", "a_vector_of_nothings", "a_destroyed_pair",
     ] }] },
@@ -102,7 +102,7 @@ pub const PROGRAMS: &[Program] = &[
     ] }] },
     Program { name: "cm_clock", facts: &[] },
     Program { name: "cm_datagrams", facts: &[Rxe] },
-    // The other tests of `cm_faults` take Miri more than a minute.
+    // Miri would take more than a minute for the other tests of `cm_faults`.
     Program { name: "cm_faults", facts: &[
         Miri { part: One, leaks: Allowed, only: &[
             "comes_back", "vanishes", "removed_device", "changed_neighbour",

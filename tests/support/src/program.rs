@@ -60,8 +60,8 @@ impl Program {
         let program = program.into();
         let line = format!("{} {}", program.display(), arguments.join(" "));
         let mut command = Command::new(&program);
-        // Makes the program open the same device as `context()`. Without the variable, an example prefers a real
-        // device.
+        // The program must open the same device as `context()`. If `INTERLOCK_DEVICE` is not set, `context()` opens
+        // `soft0`, but an example would prefer a real device.
         if env::var_os("INTERLOCK_DEVICE").is_none() {
             command.env("INTERLOCK_DEVICE", "soft0");
         }

@@ -7,7 +7,8 @@ fn unify(context: &Context) {
         context.with_domain(|other| {
             let (mut pair, buffer) = (ready(&one), one.buffer(64));
             if context.name().is_empty() {
-                // Borrow checking skips the code after the loop. This call must not make the brands equal below.
+                // The call of `same` comes after an endless loop, so the borrow checker skips it. The call must not
+                // make the two brands equal for the code after this `if`.
                 loop {}
                 #[allow(unreachable_code)]
                 same(&one, &other);
