@@ -4,7 +4,7 @@
 use interlock::request::SendMemory;
 
 fn alias<B, M: SendMemory<B>>(memory: &M) {
-    let _ = memory.part(());
+    let _ = memory.descriptor(());
 }
 
 fn main() {}
