@@ -96,9 +96,10 @@ fn our_server_plays_with_the_c_client() {
 
 #[test]
 fn our_client_plays_with_the_c_server() {
-    if let Some((server, client)) = play((c_program(), &[]), (our_program(), &[])) {
-        server.says("1000 iters in ").says("8192000 bytes in ");
-        client.says("1000 iterations of 4096 bytes each way").says(ECHOED);
+    let arguments = ["-n", "200"];
+    if let Some((server, client)) = play((c_program(), &arguments), (our_program(), &arguments)) {
+        server.says("200 iters in ").says("1638400 bytes in ");
+        client.says("200 iterations of 4096 bytes each way").says(ECHOED);
     }
 }
 
@@ -140,10 +141,10 @@ fn long_messages_and_short_ones_go_to_the_c_program_and_back() {
 
 #[test]
 fn two_processes_of_ours_play() {
-    for arguments in [&[] as &[&str], &["-e"]] {
+    for arguments in [&["-n", "200"] as &[&str], &["-n", "200", "-e"]] {
         if let Some((server, client)) = play((our_program(), arguments), (our_program(), arguments)) {
-            server.says("1000 iterations of 4096 bytes each way").says(PLAYED);
-            client.says("1000 iterations of 4096 bytes each way").says(PLAYED);
+            server.says("200 iterations of 4096 bytes each way").says(PLAYED);
+            client.says("200 iterations of 4096 bytes each way").says(PLAYED);
         }
     }
 }
@@ -247,10 +248,10 @@ fn unreliable_messages_of_any_size_go_to_the_c_program_and_back() {
 #[test]
 fn two_processes_of_ours_play_unreliably() {
     for letters in ["uc", "ud"] {
-        for arguments in [&[] as &[&str], &["-e"]] {
+        for arguments in [&["-n", "200"] as &[&str], &["-n", "200", "-e"]] {
             if let Some((server, client)) = play((ours(letters), arguments), (ours(letters), arguments)) {
-                server.says("1000 iterations of ").says(PLAYED);
-                client.says("1000 iterations of ").says(PLAYED);
+                server.says("200 iterations of ").says(PLAYED);
+                client.says("200 iterations of ").says(PLAYED);
             }
         }
     }

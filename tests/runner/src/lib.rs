@@ -28,7 +28,8 @@ pub fn programs_of(stage: &str) -> Option<Vec<&'static str>> {
         "iwarp" => names(|program| program.on_siw() == Some(&[]) && !program.has(Fact::WholeLists)),
         // Miri finds all that asan finds, so asan runs only programs that Miri does not run in full.
         "asan" => names(|program| {
-            ![Fact::NoDevice, Fact::StartsPrograms].iter().any(|fact| program.has(*fact)) && !program.is_all_for_miri()
+            ![Fact::NoDevice, Fact::StartsPrograms, Fact::PlainMemory].iter().any(|fact| program.has(*fact))
+                && !program.is_all_for_miri()
         }),
         "arm" => names(|program| program.has(Fact::Arm)),
         "rxe" => names(|program| program.has(Fact::Rxe)),

@@ -1,6 +1,6 @@
 //! The table of test programs. A new file in `tests` needs a row here; `./x` refuses to run without it.
 
-use Fact::{Arm, Miri, MiriExtended, NoDevice, OwnProfile, Rxe, Siw, StartsPrograms, Waits, WholeLists};
+use Fact::{Arm, Miri, MiriExtended, NoDevice, OwnProfile, PlainMemory, Rxe, Siw, StartsPrograms, Waits, WholeLists};
 use Leaks::{Allowed, Refused};
 use Part::{One, Two};
 
@@ -21,6 +21,8 @@ pub enum Fact {
     OwnProfile,
     /// Starts examples or C programs, which asan does not build.
     StartsPrograms,
+    /// Uses memory only in ways that other programs use it, too, so asan leaves it out.
+    PlainMemory,
     /// Uses the device that `INTERLOCK_DEVICE` names, so a run on soft-RoCE shows something new.
     Rxe,
     /// Shows something on soft iWARP. The arguments of the program are the names of the tests that run there, none if
@@ -83,9 +85,9 @@ pub const PROGRAMS: &[Program] = &[
         "memory_that_is_not_deregistered_stays_lent_and_counts",
     ] }] },
     Program { name: "aio_loss", facts: &[Rxe, Siw(&[])] },
-    Program { name: "aio_tokio", facts: &[Rxe, Siw(&[])] },
+    Program { name: "aio_tokio", facts: &[PlainMemory, Rxe, Siw(&[])] },
     Program { name: "allocations", facts: &[OwnProfile, Rxe] },
-    Program { name: "alter", facts: &[Rxe, Siw(&[])] },
+    Program { name: "alter", facts: &[PlainMemory, Rxe, Siw(&[])] },
     Program { name: "attacks", facts: &[miri(Two, Allowed)] },
     // Miri would take five minutes for the other tests of `batch_attacks`.
     Program { name: "batch_attacks", facts: &[Rxe, WholeLists, Siw(&[]), Miri { part: Two, leaks: Allowed, only: &[
@@ -93,14 +95,14 @@ pub const PROGRAMS: &[Program] = &[
     ] }] },
     Program { name: "bindings", facts: &[NoDevice] },
     // Miri does not run `checked`, which tests code without `unsafe`.
-    Program { name: "checked", facts: &[Rxe, Siw(&[]), Arm] },
+    Program { name: "checked", facts: &[PlainMemory, Rxe, Siw(&[]), Arm] },
     // Miri does not support the epoll instance that `Channel::readiness` needs, and is too slow for some other tests of
     // `cm`.
     Program { name: "cm", facts: &[Rxe, Siw(&[]), Miri { part: One, leaks: Allowed, only: &[
         "a_client_that_ends", "outlives_its_listener", "identifiers_keep", "a_request_that_is_dropped",
         "flushes_the_receives",
     ] }] },
-    Program { name: "cm_clock", facts: &[] },
+    Program { name: "cm_clock", facts: &[PlainMemory] },
     Program { name: "cm_datagrams", facts: &[Rxe] },
     // Miri would take more than a minute for the other tests of `cm_faults`.
     Program { name: "cm_faults", facts: &[
@@ -112,9 +114,9 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "cm_kills", facts: &[StartsPrograms, Waits, Rxe, Siw(&[])] },
     Program { name: "cm_loop", facts: &[Rxe, Siw(&[])] },
     Program { name: "cm_network", facts: &[Waits, Rxe, Siw(&[])] },
-    Program { name: "cm_removal", facts: &[Rxe] },
+    Program { name: "cm_removal", facts: &[PlainMemory, Rxe] },
     Program { name: "conformance", facts: &[Rxe] },
-    Program { name: "device", facts: &[Rxe, Siw(&[
+    Program { name: "device", facts: &[PlainMemory, Rxe, Siw(&[
         "a_port_that_is_not_there_has_no_keys",
         "a_vector_that_is_not_there_is_refused",
     ])] },
@@ -126,7 +128,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "faults", facts: &[miri(One, Allowed)] },
     Program { name: "house", facts: &[NoDevice] },
     Program { name: "interop", facts: &[StartsPrograms, Rxe] },
-    Program { name: "iwarp", facts: &[Siw(&["--ignored"])] },
+    Program { name: "iwarp", facts: &[PlainMemory, Siw(&["--ignored"])] },
     Program { name: "kv_store", facts: &[StartsPrograms, Rxe] },
     Program { name: "leases", facts: &[Rxe, Siw(&[]), miri(Two, Allowed)] },
     Program { name: "lifecycle", facts: &[Rxe, Arm, miri(One, Allowed), Siw(&[])] },
@@ -145,15 +147,15 @@ pub const PROGRAMS: &[Program] = &[
         "data::whatever_two_sides_say_while_they_connect_arrives",
         "data::a_record_that_was_tampered_with_is_refused_or_understood",
     ])] },
-    Program { name: "refusals", facts: &[Rxe, Siw(&[])] },
+    Program { name: "refusals", facts: &[PlainMemory, Rxe, Siw(&[])] },
     Program { name: "rpc_service", facts: &[StartsPrograms, Rxe, Siw(&[])] },
-    Program { name: "scale", facts: &[] },
+    Program { name: "scale", facts: &[PlainMemory] },
     Program { name: "scope", facts: &[Rxe, Siw(&[]), miri(One, Allowed)] },
     Program { name: "sealed", facts: &[NoDevice] },
     Program { name: "shared", facts: &[Rxe, Siw(&[]), Arm, miri(One, Allowed)] },
     Program { name: "shared_attacks", facts: &[miri(Two, Allowed)] },
     Program { name: "shared_unreliable", facts: &[Rxe, miri(Two, Allowed)] },
-    Program { name: "tracing", facts: &[Rxe, Siw(&[])] },
+    Program { name: "tracing", facts: &[PlainMemory, Rxe, Siw(&[])] },
     Program { name: "ui", facts: &[NoDevice] },
     Program { name: "unreliable", facts: &[Rxe, Arm] },
     Program { name: "window_attacks", facts: &[miri(Two, Allowed)] },
