@@ -192,10 +192,11 @@
 //! # More
 //!
 //! In the repository: `docs/guide.md` (a chapter for each kind of program), `docs/architecture.md` (how the library is
-//! built), `docs/trust-model.md` (what is assumed, and why a program cannot corrupt memory), `docs/providers.md` (what
-//! each provider promises), `docs/hazards.md` (known ways to get RDMA wrong, and what stops them), `docs/failures.md`
-//! (what each failure means), `docs/conformance.md` (the specification case by case), `docs/performance.md` (what it
-//! costs), `docs/from-async-rdma.md` (what each item of async-rdma is here).
+//! built), `docs/walks.md` (a buffer, a pair and an error, function by function), `docs/trust-model.md` (what is
+//! assumed, and why a program cannot corrupt memory), `docs/providers.md` (what each provider promises),
+//! `docs/hazards.md` (known ways to get RDMA wrong, and what stops them), `docs/failures.md` (what each failure means),
+//! `docs/conformance.md` (the specification case by case), `docs/performance.md` (what it costs),
+//! `docs/from-async-rdma.md` (what each item of async-rdma is here).
 
 #![deny(unsafe_code)]
 #![cfg_attr(not(feature = "aio"), allow(dead_code, reason = "only `aio` uses some methods"))]
