@@ -32,8 +32,8 @@ pub enum ReceivesError {
     /// The queue belongs to another protection domain than the poller. This happens only with the brand
     /// [`Checked`](crate::Checked): with other brands it does not compile.
     #[error(
-        "the shared receive queue belongs to another protection domain than the poller \
-         (see docs/failures.md#no-stream-of-receives)"
+        "the shared receive queue belongs to another protection domain than the poller: make both from one domain (see \
+         docs/failures.md#no-stream-of-receives)"
     )]
     OtherDomain,
     /// There is a stream of this queue's receives on this poller already.

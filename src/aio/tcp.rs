@@ -67,13 +67,13 @@ pub enum Cause {
     #[error("the peer's program refused the connection (see docs/failures.md#rejected)")]
     Refused(Vec<u8>),
     /// The peer sent something else than a greeting: it is another kind of program, or uses another version.
-    #[error("the peer speaks another protocol: its {0} is wrong (see docs/failures.md#greeting)")]
+    #[error("the peer did not send the greeting of `aio::tcp`: its {0} is wrong (see docs/failures.md#greeting)")]
     Greeting(&'static str),
     /// The record of the peer is wrong.
     #[error("the peer sent a record that is not valid (see docs/failures.md#greeting)")]
     Record(#[from] RecordError),
     /// The program has more bytes to send along than [`MOST_DATA`].
-    #[error("at most {MOST_DATA} bytes can be sent along, not {0}")]
+    #[error("`data` must be at most {MOST_DATA} bytes, not {0}: send the rest over the connection")]
     TooLong(usize),
     /// The timeout passed.
     #[error(
@@ -85,7 +85,9 @@ pub enum Cause {
     #[error(transparent)]
     Pair(#[from] TransitionFailure),
     /// The queue pair completes on another completion queue than that of the shared poller.
-    #[error("the queue pair completes on another completion queue: use the shared poller of its own")]
+    #[error(
+        "the queue pair completes on another completion queue than the shared poller polls: use the poller of its queue"
+    )]
     OtherQueue,
 }
 

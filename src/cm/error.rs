@@ -35,7 +35,7 @@ pub enum CmError {
     #[error(transparent)]
     NotOnIwarp(NotOnIwarp),
     /// The timeout passed.
-    #[error("no peer asked within {0:?}: wait again, or check which address and port the peers use")]
+    #[error("no peer asked to connect within {0:?}: wait again, or check which address and port the peers use")]
     TimedOut(Duration),
     /// The device was removed: drop everything that was made from it.
     #[error("the device was removed: drop everything that was made from it")]
@@ -126,7 +126,9 @@ pub enum Cause {
         release: u32,
     },
     /// The queue pair completes on a completion queue that is not the queue of the shared poller.
-    #[error("the queue pair completes on another completion queue: use the shared poller of its own")]
+    #[error(
+        "the queue pair completes on another completion queue than the shared poller polls: use the poller of its queue"
+    )]
     OtherQueue,
     /// The device is an iWARP device, and iWARP has no datagrams.
     #[error(transparent)]

@@ -11,8 +11,8 @@ use std::sync::Arc;
 pub enum ResizeError {
     /// The queue pairs lease more room than the requested capacity, and may cause that many completions.
     #[error(
-        "room for {asked} completions is less than the {leased} that the queue pairs take up: destroy some, and poll until \
-         the queue is empty"
+        "the queue pairs take up room for {leased} completions, so {asked} are too few: ask for at least {leased}, or \
+         destroy queue pairs and poll until the queue is empty"
     )]
     Leased {
         /// The requested capacity.
@@ -30,7 +30,7 @@ pub enum ResizeError {
     },
     /// The device cannot resize completion queues (`EOPNOTSUPP`, `ENOSYS`), its provider was not reviewed for it
     /// (`docs/providers.md`), or the device could not be queried.
-    #[error("the completion queue was not resized: create one of the capacity that you need")]
+    #[error("the device does not resize this completion queue: create one of the capacity that you need")]
     Refused(#[source] VerbError),
     /// The device failed halfway. Some providers have freed the old queue by then. So the queue can no longer be used,
     /// and every poll of it fails with [`PollError::Failed`](super::PollError::Failed).

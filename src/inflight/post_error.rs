@@ -201,7 +201,7 @@ pub enum RequestFlaw {
     #[error("the receive has no memory: lend it at least one byte")]
     EmptyReceive,
     /// The queue pair was created without atomic writes.
-    #[error("the queue pair cannot post atomic writes: create it with `Posting::AtomicWrites`")]
+    #[error("the queue pair cannot post atomic writes: create the pair with `Posting::AtomicWrites`")]
     NoAtomicWrites,
     /// The memory of a window consists of whole words, as does all memory that peers reach.
     #[error(
@@ -235,7 +235,7 @@ pub enum RequestFlaw {
     #[error("the window was freed with its queue pair: `dealloc` it, and make another with `QueuePair::window`")]
     WindowEnded,
     /// The pair posts through `ibv_wr_*`, which takes no requests about windows.
-    #[error("the queue pair cannot bind, revoke or invalidate a window: create it with `Posting::List`")]
+    #[error("the queue pair cannot bind, revoke or invalidate a window: create the pair with `Posting::List`")]
     NotInSession,
     /// An atomic works on 8 bytes at an address that is a multiple of 8, on both sides.
     #[error("the memory of an atomic must be 8 bytes, 8-byte aligned, not {len_bytes} bytes at {address:#x}")]

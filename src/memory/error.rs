@@ -85,7 +85,7 @@ pub enum RegisterFailure {
     #[error(transparent)]
     LockedMemoryLimit(LockedMemoryLimit),
     /// The device lacks a feature.
-    #[error("the device has no {feature}")]
+    #[error("the device does not support {feature}")]
     Unsupported {
         /// The feature.
         feature: &'static str,
@@ -120,9 +120,7 @@ impl RegisterFailure {
             (libc::ENOMEM, _) => {
                 LockedMemoryLimit::of(source, needed_bytes).map_or(Self::Verb(source), Self::LockedMemoryLimit)
             }
-            (libc::EOPNOTSUPP, "ibv_reg_dmabuf_mr") => {
-                Self::Unsupported { feature: "registration of a dma-buf", source }
-            }
+            (libc::EOPNOTSUPP, "ibv_reg_dmabuf_mr") => Self::Unsupported { feature: "dma-bufs", source },
             // Some kernels answer `EINVAL` to an access flag that they do not know. So ask the device whether it has
             // on-demand paging.
             (libc::EOPNOTSUPP | libc::EINVAL, _) if paging && !has_paging() => {
@@ -168,7 +166,7 @@ impl<R> From<DeregisterError<R>> for VerbError {
 
 /// The buffer is not all of the region. Both come back.
 #[derive(thiserror::Error)]
-#[error("the buffer does not cover all of this region: join its parts first")]
+#[error("this is not the whole memory of this region: join all parts of the region first, and none of another region")]
 pub struct RejoinError<R, P> {
     /// The rest of the region.
     pub region: R,

@@ -252,7 +252,10 @@ pub enum NoBuffer {
         limit_bytes: usize,
     },
     /// All buffers of the class are taken, and the device or the system refused more memory.
-    #[error("all buffers of {capacity} bytes are taken, and the pool did not grow")]
+    #[error(
+        "all buffers of {capacity} bytes are taken, and the device or the system refused memory for more: drop some, wait \
+         with `Pool::take`, or remove the cause"
+    )]
     NotGrown {
         /// The length of the buffers.
         capacity: usize,

@@ -80,7 +80,10 @@ impl<A: Access> fmt::Debug for RemoteWord<A> {
 
 /// Memory of a peer that is not a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a word must be 8 bytes, 8-byte aligned, not {len_bytes} bytes at {address:#x}")]
+#[error(
+    "a word is 8 bytes at an address that is a multiple of 8, inside the granted memory; at {address:#x}, {len_bytes} bytes \
+     of it are left"
+)]
 pub struct NotAWord {
     /// Its address.
     pub address: u64,

@@ -58,7 +58,9 @@ pub enum CreateError {
     #[error("requests cannot be posted with ibv_wr_* on this device: create the queue pair with `Posting::List`")]
     NoWorkRequestApi(#[source] VerbError),
     /// The device has no atomic writes, or not on this transport.
-    #[error("this device has no atomic writes on this transport: create the queue pair with another `Posting`")]
+    #[error(
+        "this device has no atomic writes on this transport: create the queue pair with `Posting::List` and do without"
+    )]
     NoAtomicWrites(#[source] VerbError),
     /// An iWARP device does not have the transport.
     #[error(transparent)]

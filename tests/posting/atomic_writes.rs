@@ -138,7 +138,7 @@ fn a_word_of_the_peer_is_whole() {
     let remote = region.remote();
     for offset in [4, 9, 16, 1 << 40, u64::MAX, u64::MAX - 7] {
         let error = remote.word(offset).unwrap_err();
-        assert!(error.to_string().contains("a word must be 8 bytes, 8-byte aligned"), "{error}");
+        assert!(error.to_string().contains("a word is 8 bytes at an address that is a multiple of 8"), "{error}");
     }
     let mut link = Link::new(domain.clone(), 4);
     let result = domain.buffer(8).unwrap();

@@ -186,7 +186,7 @@ fn whatever_a_handle_refuses_leaves_the_closure() {
         (1, "a buffer of 8 bytes cannot be split at 9"),
         (2, "5 bytes at offset 4 do not fit inside 8 bytes"),
         (3, "9 bytes at offset 8 do not fit inside 16 bytes"),
-        (4, "a word must be 8 bytes, 8-byte aligned"),
+        (4, "a word is 8 bytes at an address that is a multiple of 8"),
     ] {
         let ended = wire.exclusive.scope(PATIENCE, |scope| {
             let (mut lent, target) = (scope.lend_mut(&mut buffer)?, scope.grant::<RemoteWrite>(&mut words)?.remote());

@@ -141,7 +141,7 @@ pub enum ControlError {
     #[error("there are no control messages of kind {0}")]
     Kind(u8),
     /// A field has a value that it must not have.
-    #[error("the field `{0}` of a control message has no valid value")]
+    #[error("the field `{0}` of a control message has a value that is not valid")]
     Field(&'static str),
     /// The record of the memory is not valid.
     #[error("the memory of a grant: {0}")]

@@ -26,6 +26,9 @@ pub enum Violation {
     AfterGoodbye,
     /// A request while too many replies of this side wait to be sent, or an offer while this side already has
     /// [`LendingOptions::most_held`](super::LendingOptions::most_held) requests and grants.
-    #[error("the peer asks faster than it takes answers: the answer was dropped")]
+    #[error(
+        "the peer sends more requests than it takes replies for, or more offers than `LendingOptions::most_held` allows: \
+         its message was ignored; take or drop grants, or raise `most_held`"
+    )]
     Flood,
 }
