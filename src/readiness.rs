@@ -10,7 +10,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// A descriptor for an event loop: it is readable while there is something to take.
+/// A descriptor for an event loop. It becomes readable when something may have come, after the call that its source
+/// requires: for a poller, `arm` until that returns `Empty`.
 ///
 /// An `epoll(7)` descriptor, for `poll(2)`, `epoll(7)`, mio's `SourceFd` or tokio's `AsyncFd`. Level-triggered and
 /// edge-triggered loops both work: each new event is a new edge. It may be readable although there is nothing to take;

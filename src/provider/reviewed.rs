@@ -151,8 +151,8 @@ pub(crate) enum Teardown {
     /// completions of the pair have been polled.
     PolledIfShared,
     /// Only by the poller, after all requests of the pair have completed and the completion queue was seen empty.
-    /// Nobody else may poll meanwhile, so such a pair has one completion queue. That queue may also not be polled while
-    /// one of its pairs is reset.
+    /// Nobody else is allowed to poll during the destroy, so such a pair has only one completion queue. Nor may anybody
+    /// poll that queue while one of its pairs is being reset.
     Polled,
 }
 

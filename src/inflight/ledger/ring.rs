@@ -530,7 +530,7 @@ impl<T> Retirer<T> {
     }
 }
 
-/// A [`Retirer`] that is lent, as a word in a register.
+/// A borrowed [`Retirer`], as small as one pointer, so that it stays in a register of the processor.
 pub(crate) struct RetirerRef<'r, T>(LedgerPtr<T>, PhantomData<&'r mut Retirer<T>>);
 
 impl<'r, T> RetirerRef<'r, T> {

@@ -38,7 +38,8 @@ pub(super) const ZERO_BASED: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
 const UNSERVED: u32 = ibv_access_flags::IBV_ACCESS_ON_DEMAND.0 | ibv_access_flags::IBV_ACCESS_HUGETLB.0;
 /// `IBV_ACCESS_OPTIONAL_RANGE`: flags that a device may ignore. Relaxed ordering is one.
 const OPTIONAL: u32 = 0x3ff0_0000;
-/// The size of a page. The first byte's own address and its address for the keys must have the same offset in a page.
+/// The size of a page. The address of a region in memory, and the address by which requests name it (`iova`), must have
+/// the same offset in a page.
 const PAGE: u64 = 4096;
 /// Exposed memory consists of whole words of this size.
 const WORD: u64 = 8;
