@@ -126,7 +126,7 @@
 //! | ``no method named `post_send` found`` for an [`AnyQueuePair`] | Ask for the pair in Ready To Send: [`AnyQueuePair::ready`]. |
 //! | ``no method named `into_received` found`` for a [`Completion`] | Call [`check`](Completion::check) first: it tells success from failure. |
 //! | ``no method named `poll` found`` for a [`CompletionQueue`] | The [`Poller`] polls; [`completion_queue`](ProtectionDomain::completion_queue) returns both. |
-//! | `is not memory of the protection domain`, ``expected `Storage`, found `Scratch` `` | Two domains are mixed: take both objects from one domain. |
+//! | `is not memory of the protection domain`, `the device cannot fill`, ``expected `Storage`, found `Scratch` `` | Two domains are mixed: take both objects from one domain. |
 //! | `argument requires that borrow lasts for 'static`, for a post of [`Inline`] | The error of the post would keep the borrowed bytes. Let it drop them: `.map_err(PostError::into_cause)?`. |
 //! | `lifetime may not live long enough`, `borrowed data escapes` | An object of a [scoped](Scoped) domain meets one of another, or leaves its closure. |
 //!

@@ -49,7 +49,7 @@ fn main() -> anyhow::Result<()> {
     let mut pair = pair.into_rts(&RtsAttributes {
         send_psn,
         timeout: AckTimeout::new(14)?,
-        retry_count: RetryCount::new(7)?,
+        retry_count: RetryCount::new(6)?,
         rnr_retry: RnrRetry::FOREVER,
         initiator_depth: ReadDepth::new(1)?,
     })?;

@@ -4,7 +4,7 @@
 //! Run it with `INTERLOCK_DEVICE=soft0 cargo run --features tokio --example guide_14_async_many_clients`.
 use anyhow::{Context as _, Result, ensure};
 use interlock::aio::{self, Connection, SharedPoller};
-use interlock::memory::{PoolOptions, SizeClass};
+use interlock::memory::{Growth, PoolOptions, SizeClass};
 use interlock::{Buffer, Context, Limits, shared::SharedLimits};
 use std::{collections::HashMap, time::Duration};
 use tokio::task::JoinSet;
@@ -37,7 +37,7 @@ async fn main() -> Result<()> {
     aio::spawn(poller.driver().context("there is a driver")?)?;
 
     let classes = vec![SizeClass { len_bytes: 64, count: BUFFERS }];
-    let pool = domain.pool(&PoolOptions { classes, ..PoolOptions::default() })?;
+    let pool = domain.pool(&PoolOptions { classes, growth: Growth::Never, ..PoolOptions::default() })?;
     let mut stock = domain.shared_receive_queue(&SharedLimits { receives: RECEIVES, grows_to: 0 })?;
     let mut receives = poller.receives_of(&stock)?;
     for _ in 0..RECEIVES {
