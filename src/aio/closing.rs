@@ -318,8 +318,8 @@ impl<B: Brand, T: Transport> Ending<B, T> {
             self.drained.map_or((false, None), |drained| (drained.has_drained, drained.not_destroyed));
         let closed = Closed { first_failure: self.first_failure, receives, strays, has_drained, not_destroyed };
         trace::closed(closed.receives.len(), closed.strays.len(), has_drained);
-        // These drops run code of the program. If that code panics, `closed` is dropped; a value that is already being
-        // returned would be leaked.
+        // Run these drops here, and not at the end of the function: they run code of the program. If that code panics
+        // here, `closed` is dropped. At the end `closed` is already being returned, and a panic would leak `closed`.
         drop((self.pair, self.sends, self.receives, self.next_kick, self._bond));
         closed
     }

@@ -244,8 +244,9 @@ impl SharedChannel {
             Went::Failed(failed) => Err(Failed { cause: of_all(failed.cause, timeout), value: failed.value }),
             Went::Late(connecting) => Err(connecting.give_up(Cause::TimedOut(timeout))),
         };
-        // The timer perhaps has a waker, whose drop is code of the program. If that drop panics here, `connected` is
-        // dropped. A value that is already being returned would be leaked.
+        // Drop `timer` here, and not at the end of the function: the timer perhaps has a waker, whose drop is code of
+        // the program. If that code panics here, `connected` is dropped. At the end `connected` is already being
+        // returned, and a panic would leak `connected`.
         drop(timer);
         connected
     }
@@ -442,8 +443,8 @@ impl CmBond {
     }
 
     pub(super) fn poll_end(&mut self, context: &mut task::Context<'_>) -> Poll<End> {
-        // If there is a driver, and no event of this identifier is in its box yet, this task sleeps without a system
-        // call. The driver takes the next event from the kernel, and wakes this task.
+        // If there is a driver, and the `MailBox` of this identifier is empty, this task sleeps without a system call.
+        // The driver takes the next event from the kernel, and wakes this task.
         if self.channel.is_driven() && self.channel.sleep(self.link.events(), context) {
             return Poll::Pending;
         }

@@ -296,7 +296,8 @@ impl<B> Desk<B> {
             after.run();
             match attempt {
                 Attempt::Ready(found) => {
-                    // If this drop panics, `found` is dropped. A value that is already being returned would be leaked.
+                    // Drop `mine` here, and not at the end of the function. If that drop panics here, `found` is
+                    // dropped. At the end `found` is already being returned, and a panic would leak `found`.
                     drop(mine.take());
                     return Poll::Ready(Ok(found));
                 }
@@ -432,18 +433,17 @@ impl<B> Desk<B> {
                     after.wake(driver);
                 }
             }
-            // `park` has nothing to do, since the request was noted above. The attempt arms the queue and sees it
-            // empty, so the completion wakes the driver. If there is no driver, the next task that polls finds the
-            // completion.
+            // `park` has nothing to do, since the request was noted above. If the attempt finds no more completions, it
+            // arms the queue. The completion of the request then wakes the driver.
             let attempt = state.attempt(&mut budget, &mut after, &mut |_| None::<()>, |_, _| Parked::Yes);
             drop(state);
             after.run();
             match attempt {
                 Attempt::Again => {}
                 Attempt::Failed(_, wakers) => return wake_all(wakers),
-                // The attempt has used up its budget and has not armed the queue. So perhaps completions are left in
-                // the queue, and no event comes for them. If there is a driver, wake it: it goes on polling, and arms
-                // the queue. Without a driver, the next task that polls finds those completions.
+                // The attempt has not armed the queue, so the completion of the request perhaps raises no event. If
+                // there is a driver, wake it: it goes on polling, and arms the queue. Without a driver, the next task
+                // that polls finds the completion.
                 Attempt::Yield => {
                     if let Some(driver) = self.with(State::take_driver) {
                         driver.wake();
@@ -572,9 +572,10 @@ impl<B> State<B> {
             if after.is_empty() && self.may_release() && completion.is_success() && is_wanted(self, completion.id()) {
                 return Some(completion);
             }
-            // While somebody waits, `may_release` is false as long as the poller holds completions. So perhaps the
-            // wanted completion has to go to its place, and `kept` below takes it from there. While nobody waits, the
-            // wanted completion goes to its place only in rare cases, and then the caller's slow path finds it.
+            // If somebody waits, the check above perhaps failed only because the poller holds more completions. Then
+            // the wanted completion goes to its place, and `kept` takes it from there. If nobody waits, `kept` is not
+            // called: the wanted completion then goes to its place only in rare cases, in which the caller's slow path
+            // finds it.
             let may_be_in_place = self.lanes.tally.waits > 0;
             self.settle(completion, after);
             if may_be_in_place
@@ -782,8 +783,9 @@ impl<B> State<B> {
         let before = self.timers.set(timer, waker);
         match self.driver {
             DriverState::Absent => SetTimer { before, driver: None, is_driven: false },
-            // This timer is new, and is the first to be over. Wake the driver, which perhaps sleeps longer than that.
-            // If `before` is a waker, the timer is not new, and the driver knows the timer already.
+            // Return the driver's waker, since the driver perhaps sleeps past the end of this timer: the timer is new,
+            // and is the first to be over. If `before` is a waker, the timer is not new, and the driver knows the timer
+            // already.
             DriverState::Present(_) if before.is_none() && self.timers.is_next(timer) => {
                 SetTimer { before, driver: self.take_driver(), is_driven: true }
             }

@@ -306,8 +306,7 @@ impl<B> Lane<B> {
                 return self.keep_stray(completion, after);
             }
             Place::Waiting(_, waker) => after.wake(waker),
-            // `Empty`: nobody has asked for this request yet. Perhaps the place holds another request, which `insert`
-            // below moves to `displaced`. `Done` does not occur, since a request completes once.
+            // `Empty`: nobody has asked for this request yet. `Done` does not occur, since a request completes once.
             Place::Empty | Place::Done(_) => {}
         }
         tally.kept += 1;

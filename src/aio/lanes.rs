@@ -132,9 +132,9 @@ impl<B> Lanes<B> {
         }
         let mut left = lane.end(next, &mut self.tally);
         let pair = lane.pair;
-        // `left.of_next` holds receives of the next work queue in this slot, which has no lane yet, so they are
-        // unclaimed. If `unclaimed` then holds too many, the surplus goes back to `left.of_next`, to be dropped without
-        // the lock.
+        // `left.of_next` holds receives of the next work queue in this slot. That queue has no lane yet, so its
+        // receives are unclaimed. If `unclaimed` then holds too many, move the surplus to `left.of_next`: the caller
+        // drops it without the lock.
         self.unclaimed.append(&mut left.of_next);
         while self.unclaimed.len() > self.most_unclaimed {
             left.of_next.extend(self.take_oldest_unclaimed());

@@ -52,8 +52,8 @@ async fn run(driver: impl Turns, readiness: AsyncFd<OwnedFd>) -> Result<(), Wait
             Poll::Pending => return Poll::Pending,
         };
         match readiness.poll_read_ready(context) {
-            // Clear the readiness before the next turn takes the events, so that no event is lost: an event that comes
-            // after the clear makes the descriptor ready again.
+            // Clear the readiness before the next turn takes the events. So no event is lost: an event that comes later
+            // makes the descriptor ready again.
             Poll::Ready(Ok(mut ready)) => {
                 ready.clear_ready();
                 continue;

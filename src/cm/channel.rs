@@ -395,9 +395,8 @@ impl Inbox {
                 continue;
             }
             // A sleep on `turn` must end at the next timer, too. The thread that sleeps on the descriptor does not know
-            // a timer that was set after it fell asleep. The soft device makes the descriptor readable to wake that
-            // thread, but `sort` in this thread can make the descriptor unreadable before that thread wakes. Then only
-            // this thread wakes at the timer.
+            // a timer that was set after it fell asleep. To wake that thread, the soft device makes the descriptor
+            // readable, but `sort` in this thread can make it unreadable before that thread wakes.
             let at_most = self.raw.next_timer().map_or(left, |timer| left.min(timer));
             if mail.has_sleeper {
                 mail = self.turn.wait_timeout(mail, at_most).unwrap_or_else(PoisonError::into_inner).0;
@@ -538,8 +537,8 @@ impl Drop for Identifier {
             drop(self.events.poll());
         }
         self.events.inbox.end(self.events.key);
-        // The field `raw` is dropped after this function. If another thread takes an event of this identifier before
-        // that, the event finds no `MailBox`, since `end` has removed it, and is dropped.
+        // The field `raw` is dropped after this function. Until then, another thread can take an event of this
+        // identifier. Such an event is dropped, since `end` has removed the `MailBox`.
     }
 }
 

@@ -348,9 +348,9 @@ impl PollState {
         {
             return Ok(Some(completion));
         }
-        // The slow path: there is mail, as in the first poll after a pair was made, or the completion is no success, or
-        // it is out of order. It is a function of its own, so that a completion of the fast path above can stay in
-        // registers.
+        // The slow path: there is mail (for example in the first poll after a pair was made), or the completion is not
+        // a success, or it is out of order. The slow path is a separate function, so that a completion on the fast path
+        // above can stay in registers.
         let Some((ended, entry)) = self.next_of_any(control, may_poll)? else { return Ok(None) };
         Ok(Some(Completion::new(ended, entry)))
     }

@@ -182,9 +182,9 @@ impl<B> Source for Waiting<'_, B> {
             {
                 return Ok(());
             }
-            // No event came: a signal or the end of `nap` ended the sleep. So the thread sleeps again: after a return
-            // the caller would poll, and would find completions that are not solicited. The queue is armed again
-            // because a soft device runs its timers only in calls of a verb.
+            // No event came: a signal or the end of `nap` ended the sleep. Do not return yet: the caller would poll,
+            // and would find completions that are not solicited. Arm the queue again, because a soft device runs its
+            // timers only in calls of a verb.
             self.poller.request_event(self.wake_for)?;
         }
     }

@@ -65,8 +65,8 @@ impl DomainInner {
 
 impl Drop for DomainInner {
     fn drop(&mut self) {
-        // Each object of the domain holds a reference to this `DomainInner`, so no object is left, and nobody else
-        // holds `handle`.
+        // Each object of the domain holds a reference to this `DomainInner`, and drops its clone of `handle` before
+        // that reference. So no object and no clone of `handle` is left.
         if let Err(error) = handles::Domain::end_shared(&mut self.handle, "ibv_dealloc_pd") {
             // The device still has the domain. The claim to its brand is leaked, so that no other domain gets the
             // brand. A reference to the context is leaked, so that the device stays open.

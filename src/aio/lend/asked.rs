@@ -75,8 +75,9 @@ impl<B: Brand> Asked<B> {
         lease: Lease<B, A, M>,
     ) -> Result<Lent<B, A, M>, LendError<Lease<B, A, M>>> {
         if (lease.len() as u64) < self.bytes || self.rights & !RemoteRegion::<A>::rights() != 0 {
-            // `drop(self)` refuses the request, which wakes tasks. If a waker panics, `lease` is dropped, which ends
-            // the lease. A value that is already being returned would be leaked.
+            // Drop `self` here, and not at the end of the function: the drop refuses the request, which wakes tasks. If
+            // a waker panics here, `lease` is dropped, which ends the lease. At the end `lease` is already being
+            // returned, and a panic would leak `lease`.
             drop(self);
             return Err(LendError { lease, why: LendFailure::TooLittle });
         }

@@ -53,8 +53,9 @@ impl<B: Brand, A: Exposed, M: Memory> Lease<B, A, M> {
             Some(Poll::Pending) | None => Pin::new(&mut deadline).poll(context).map(|()| None),
         })
         .await;
-        // These drops can run code of the program. If that code panics, `output` is dropped; a value that is already
-        // being returned would be leaked.
+        // Run these drops here, and not at the end of the function: they can run code of the program. If that code
+        // panics here, `output` is dropped. At the end `output` is already being returned, and a panic would leak
+        // `output`.
         future.set(None);
         drop(deadline);
         Ok((output, self.end()?))

@@ -162,8 +162,8 @@ impl<B: Brand> LendingReceiver<B> {
             }
         });
         let next = next.await;
-        // The drop of the `send_all` future can wake tasks. If a waker panics here, `next` is dropped; a value that is
-        // already being returned would be leaked.
+        // Drop the `send_all` future here, and not at the end of the function: the drop can wake tasks. If a waker
+        // panics here, `next` is dropped. At the end `next` is already being returned, and a panic would leak `next`.
         sending.set(None);
         next
     }

@@ -163,8 +163,9 @@ impl<B: Brand, A: Exposed, M: Memory> Lent<B, A, M> {
         match self.lease.take().map(Lease::end) {
             Some(Ok(memory)) => {
                 self.lending.shared.change(|core| core.end(self.id));
-                // The drop of `self` can run code of the program. If that code panics, `memory` is dropped; a value
-                // that is already being returned would be leaked.
+                // Drop `self` here, and not at the end of the function: the drop can run code of the program. If that
+                // code panics here, `memory` is dropped. At the end `memory` is already being returned, and a panic
+                // would leak `memory`.
                 drop(self);
                 Ok(memory)
             }

@@ -164,8 +164,8 @@ fn two_honest_sides_agree_on_every_grant() {
     for seed in 0..ROUNDS / 4 + 1 {
         let mut random = Random::new(seed);
         let sides = [0, 1].map(|_| Shared::new(Quota { bytes: 100, grants: 3 }, 4, Duration::ZERO));
-        // `lent`, `asks` and `held` have one list for each side. `lent`: the grants of that side that it has not ended.
-        // `asks`: its requests that are not answered. `held`: the grants of the other side that it holds.
+        // `lent`, `asks` and `held` have one list for each side. `lent`: the grants that the side gave and has not
+        // ended. `asks`: its requests that are not answered. `held`: the grants from the other side that it holds.
         let (mut lent, mut asks, mut held) =
             ([const { Vec::new() }; 2], [const { Vec::new() }; 2], [const { Vec::new() }; 2]);
         for _ in 0..300 {

@@ -22,8 +22,8 @@ impl PollState {
         if !may_poll {
             return Ok(Found::Nothing);
         }
-        // The mail is read before the poll: if the poll then finds the queue empty, the queue holds no completion of a
-        // work queue that the mail reported as gone.
+        // Read the mail before the poll. The device was done with each orphan before the mail about that orphan was
+        // sent. So if the poll finds the queue empty, no completion of an orphan in this mail is left.
         self.read_mail(control);
         let any = self.poll_device(control)?;
         // Each waiting orphan has a count: an upper limit of how many completions in the completion queue are older

@@ -63,8 +63,8 @@ impl PollState {
             // does after `read_mail`, such as returning the requests of orphans.
             control.mailbox.flag();
         } else if let Some(wc) = self.end.peek() {
-            // The destroy of a shared receive queue gave its requests back. So a late completion of one of them is no
-            // fault of the provider, and does not count as unknown.
+            // When a shared receive queue was destroyed, its requests were given back to the program. So a late
+            // completion of one of them is not the provider's fault, and does not count as unknown.
             self.unknown += u64::from(!self.receivers.is_of_destroyed(WorkId::from_raw(wc.wr_id)));
             self.end.skip();
         }
