@@ -529,7 +529,7 @@ impl SessionWriter<'_> {
         while let Some(item) = first.next() {
             match make(item).without_signal().plain(bounds) {
                 Ok(request) => {
-                    // SAFETY: `first` has at most as many items as cells were reserved.
+                    // SAFETY: `reserve` returned the number of reserved cells, and `first` has at most that many items.
                     let cell = unsafe { self.row.cell() };
                     cell.add(self.session, self.queue, request, false);
                 }

@@ -357,9 +357,9 @@ impl<'q> PolledQueue<'q> {
     /// Calls a function of the queue, except `ibv_start_poll`.
     #[inline(always)]
     fn call<R>(self, function: unsafe fn(*mut ibv_cq_ex) -> R) -> R {
-        // SAFETY: the queue is alive and has the function (0). `poll` and `poll_singly` use `call` only from a
-        // successful `ibv_start_poll` to its `ibv_end_poll`. `copy` reads fields only while there is a current
-        // completion.
+        // SAFETY: the queue is alive and has the function (0). `poll` and `poll_singly` use `call` only after
+        // `ibv_start_poll` has succeeded, up to and including `ibv_end_poll`. `copy` reads fields only while there is a
+        // current completion.
         unsafe { function(self.cq.as_ptr()) }
     }
 
@@ -410,7 +410,7 @@ impl<'q> PolledQueue<'q> {
         to.wc_flags = self.call(verbs::ibv_wc_read_wc_flags);
         to.opcode = ibv_wc_opcode::IBV_WC_RECV;
         if to.wc_flags & EXTRAS != 0 {
-            // Perhaps a write with immediate completed the receive, and not a send. So read the operation.
+            // The receive was perhaps completed by a write with immediate, not by a send. So read the operation.
             to.opcode = self.call(verbs::ibv_wc_read_opcode);
             // This call also reads the invalidated key, which is in the same place as the immediate.
             to.__bindgen_anon_1.imm_data = self.call(verbs::ibv_wc_read_imm_data);

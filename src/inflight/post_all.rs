@@ -53,9 +53,9 @@ fn all_in_session<B: Brand, X, M: Postable<B>, K>(
     }
     let bounds = pending.bounds();
     let mut session = pending.session_writer(sessions);
-    // Each call of `add_some` is a loop. Two short loops instead of one help branch prediction: the branch history of
-    // the processor, which also holds the branches of the provider, is long enough to predict the end of a loop over
-    // half a stage, but not over a whole stage.
+    // Each call of `add_some` is a loop. Two short loops are faster than one long loop: the processor predicts the end
+    // of a loop over half a stage, but not the end of a loop over a whole stage. The branch history is too short for
+    // that, since it also holds the branches of the provider.
     let mut other = session.add_some((count - 1).min(STAGED / 2), &mut items, &mut make);
     if other.is_none() {
         let rest = items.left() - 1;

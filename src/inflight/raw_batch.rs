@@ -266,8 +266,8 @@ impl<'env, B> RawBatch<'_, 'env, B> {
     fn signal_last(&mut self, before: WorkId) -> usize {
         let added = self.added_since(before);
         if added != 0 {
-            // `signal_newest` needs a request that is still pending, and the newest one is. Before the end of a batch,
-            // the doorbell rings only when a request finds no room, and that request is added after the doorbell.
+            // `signal_newest` needs a pending request. The newest request is pending: before the end of a batch, the
+            // doorbell rings only when a request finds no room, and that request is added after the doorbell.
             self.pending.signal_newest();
         }
         added

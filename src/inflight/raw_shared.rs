@@ -114,8 +114,8 @@ impl SharedPoster {
             None => Err((VerbError::new("ibv_destroy_srq", libc::EBUSY), right)),
         };
         ended.map_err(|(error, right)| {
-            // A failed destroy perhaps leaves the queue half-destroyed, and then the handle is not alive any more. In
-            // that case the right is not given back, so nothing more is posted.
+            // The provider has perhaps left the queue half-destroyed. In that case `is_alive` is false, and the right
+            // is not given back, so nothing more is posted.
             self.posts.give_back(right.filter(|_| self.core.handle.is_alive()));
             error
         })
@@ -152,8 +152,9 @@ impl SharedCore {
         if let Err(error) = self.alive(verb) {
             return Err((error, right));
         }
-        // `get_mut` succeeds: only pairs hold other references to the handle, and no pair is left. (A pair also holds a
-        // reference to this `SharedCore`, and drops the handle first. Only the caller still has the `SharedCore`.)
+        // `get_mut` succeeds: only pairs hold other references to the handle. A pair drops that reference before its
+        // reference to this `SharedCore`, and `&mut self` shows that no pair has a reference to this `SharedCore` any
+        // more.
         let Some(handle) = Arc::get_mut(&mut self.handle) else {
             return Err((VerbError::new(verb, libc::EBUSY), right));
         };
@@ -169,8 +170,7 @@ impl SharedCore {
 impl Drop for SharedCore {
     fn drop(&mut self) {
         // The ledger has ended only if an earlier `destroy` succeeded. Then the device's queue is gone, and nothing is
-        // left to do. Receives that were in flight stay in the ledger, and each completion queue that can have their
-        // completions keeps the ledger alive.
+        // left to do.
         if self.ledger.has_ended() {
             return;
         }

@@ -108,7 +108,7 @@ impl WorkId {
     /// The number of the queue and the ticket, if this is the id of a shared receive.
     #[inline(always)]
     pub(crate) fn as_shared(self) -> Option<(u32, u64)> {
-        // `kind()` is not called here: it returns `Shared` also for 3, a value of the two bits that no kind has.
+        // `kind()` is not called here: it also returns `Shared` if the kind bits are 3, which stands for no kind.
         let is_shared = self.key().0 >> SLOT_BITS == QueueKind::Shared as u32;
         is_shared.then_some((self.key().slot() as u32, self.count()))
     }

@@ -395,7 +395,7 @@ impl SharedPart {
     /// The filled bytes.
     pub(super) fn as_slice(&self) -> &[u8] {
         let (first, len_bytes) = self.part.filled_bytes();
-        // SAFETY: these are initialised bytes of the region, and nobody writes them while this is borrowed (0).
+        // SAFETY: these are initialised bytes of the region, and nobody writes them while `self` is borrowed (0).
         unsafe { slice::from_raw_parts(first, len_bytes) }
     }
 
@@ -641,9 +641,9 @@ impl<A> UniqueRegion<A> {
 
     /// Ends the registration. See [`RegionInner::end`].
     pub(super) fn end(&mut self) -> Result<Option<ReleasedOwner>, VerbError> {
-        // `get_mut` never fails. Only parts and a `RegionRest` hold other references to the region. No part has a
-        // handle (0). If the region was split before, the `RegionRest` was dropped when this `UniqueRegion` was
-        // rebuilt.
+        // `get_mut` never fails: only a part or a `RegionRest` could hold another reference to the region. No part is
+        // left, since none has a handle (0). If the region was split before, its `RegionRest` was dropped when this
+        // `UniqueRegion` was rebuilt.
         Arc::get_mut(&mut self.region).map_or(Err(VerbError::new("ibv_dereg_mr", libc::EBUSY)), RegionInner::end)
     }
 }

@@ -269,9 +269,9 @@ impl<A: Access, M: Owner> Whole<A, M> {
 impl<A, M: Owner> Whole<A, M> {
     /// Ends the registration and gives the memory back.
     pub(super) fn deregister(mut self) -> Result<M, DeregisterError<Self>> {
-        // The error `no_owner` is a fallback that is never returned: `register` gave the region an owner of type `M`.
-        // Only regions of static or borrowed memory have no owner, and these never come here: nobody makes a `Whole` of
-        // static memory, and a scope does not give out the `Whole` of borrowed memory.
+        // `no_owner` is never returned: `register` gave the region an owner of type `M`. Only static and borrowed
+        // memory has no owner. Nobody makes a `Whole` of static memory, and a scope does not give out the `Whole` of
+        // borrowed memory.
         let no_owner = VerbError::new("ibv_dereg_mr", libc::EBUSY);
         let parts = self.region.end().and_then(|owner| owner.and_then(ReleasedOwner::into_parts).ok_or(no_owner));
         match parts {

@@ -103,8 +103,8 @@ impl Address {
     /// The address of bytes that a device may access from now on. A device gets the address as an integer.
     pub(super) fn expose(first: *mut u8) -> Self {
         first.expose_provenance();
-        // Only memory that is not mapped in this process has a null pointer. Nobody accesses such memory by this
-        // pointer, so a dangling pointer takes the place of null.
+        // Only memory that is not mapped in this process has a null pointer. Nobody accesses such memory through the
+        // pointer, so a dangling pointer can take the place of null.
         Self(ObjectPtr(NonNull::new(first).unwrap_or(NonNull::dangling())))
     }
 
@@ -449,7 +449,7 @@ impl RegionInner {
             return Err(RegisterFailure::Unsupported { feature: "zero-based memory", source });
         }
         let Span { len_bytes, rights, .. } = span;
-        // SAFETY: the caller guarantees the same for this function.
+        // SAFETY: the caller of this function guarantees what `register` requires.
         let registration = unsafe { Registration::register(domain, span) };
         let device = || domain.context.query_device_ex();
         let has_paging = || device().is_ok_and(|device| OnDemandPaging(device.odp_caps).is_there());
@@ -538,8 +538,8 @@ impl Drop for RegionInner {
     fn drop(&mut self) {
         match self.end() {
             Ok(Some(owner)) => {
-                // Perhaps the owner is of the program's own type, and its drop panics. The panic hook has then reported
-                // the panic. The panic must not unwind out of this drop.
+                // `free` can drop a value of the program's own type, and that drop can panic. The panic must not unwind
+                // out of this `drop`. The panic hook has already reported it.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| owner.free())) {
                     mem::forget(panic);
                 }

@@ -376,8 +376,8 @@ impl<D> Shelf<D> {
         }
         let head = self.head.0.load(Ordering::Relaxed);
         let after = after_take(head, spots.first().copied().unwrap_or(NOWHERE));
-        // The exchange succeeds: the shelf is guarded and this thread has locked the desk, so nobody else changes the
-        // head.
+        // The exchange cannot fail. The caller has set `GUARDED` in the head and holds the lock of the desk. While
+        // `GUARDED` is set, only the holder of that lock changes the head.
         let _ = self.head.0.compare_exchange(head, after, Ordering::AcqRel, Ordering::Relaxed);
     }
 }

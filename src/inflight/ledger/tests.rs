@@ -73,7 +73,7 @@ fn a_value_alone_comes_out_once_whichever_way_it_is_taken() {
             let mut prefix = retirer.lend().prefix_to(done(id))?;
             // The first `row_to` takes nothing out, so the second one lends the same row.
             let len = prefix.row_to(after(id, 1)).len();
-            // SAFETY: the row holds one value.
+            // SAFETY: the value is in flight, and the copy in the cell is not used any more.
             let value = unsafe { prefix.row_to(after(id, 1))[0].take() };
             prefix.took(1);
             (len == 1).then_some(value)
@@ -218,7 +218,7 @@ fn a_detour_closes_the_short_way_until_all_of_it_is_cleared() {
     for (cleared, left) in [(1, 6), (2, 4), (2, 4), (4, 0), (7, 0)] {
         poster.try_push(0).unwrap();
         // `if_free` gives no slot while a flag of the detour is set. `has_room` ignores the flags. One of the two slots
-        // is free: `has_room(false)` asks for one slot and finds it, `has_room(true)` asks for two and does not.
+        // is free. `has_room(false)` needs one free slot, and `has_room(true)` needs two.
         assert_eq!(
             (poster.next().if_free(false).is_some(), poster.next().has_room(false), poster.next().has_room(true)),
             (false, true, false)
@@ -262,7 +262,7 @@ fn what_is_left_in_a_ledger_is_not_dropped_with_it() {
         }
         assert!(retirer.take(&Quiescent::without_device()).is_some());
         if left == 1 {
-            // In this round the value that is left shall be a sole value, so it is posted to an empty ledger.
+            // In this round, the value that is left must be a sole value. So empty the ledger, and post a value again.
             assert!(retirer.take(&Quiescent::without_device()).is_some());
             assert!(poster.try_push(std::rc::Rc::clone(&value)).is_ok());
         }
@@ -378,7 +378,7 @@ fn any_mix_of_what_the_two_ends_do_keeps_values_and_order() {
                     for at in 0..count {
                         let value = make();
                         in_flight.push_back(*value);
-                        // SAFETY: at most as many values are written as there is room for, each at an id of its own.
+                        // SAFETY: `count` is at most the number of free cells, and each value gets an id of its own.
                         unsafe { poster.write_at(after(end, at), value) };
                     }
                     if dice.roll(3) == 0 {

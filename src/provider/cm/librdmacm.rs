@@ -202,7 +202,8 @@ impl<'l> TakenEvent<'l> {
 
     /// The context and the port space of the identifier that the event is [about](Self::named).
     fn context(&self) -> (u64, rdma_port_space) {
-        // SAFETY: the identifier is alive (0). Nobody writes its members while the lock is held (1).
+        // SAFETY: the identifier is alive (0). Nobody writes its `context` while the lock is held (1), and its `ps`
+        // never changes.
         let rdma_cm_id { context, ps, .. } = unsafe { *self.named() };
         (context.addr() as u64, ps)
     }
@@ -833,7 +834,7 @@ mod tests {
         let removal = RawEventKind::DEVICE_REMOVAL;
         assert!(!seen(&[removal], soon) && seen(&[removal], later));
         assert!(seen(&[removal, RawEventKind::UNREACHABLE], start));
-        // A second removal does not restart the time.
+        // A second removal does not restart the timeout.
         let mut waiting = Waiting::default();
         waiting.see(removal, start);
         waiting.see(removal, soon);
