@@ -114,7 +114,7 @@ fn find<R>(mut f: impl FnMut(Device<'_>) -> Option<R>) -> Result<Option<R>, Verb
     for index in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the list has `count` entries, and `index` is less than `count`.
         let device = unsafe { list.as_ptr().wrapping_add(index).read() };
-        // The device is alive (0 of `Device`): the list that it is in is freed only after this loop.
+        // The device is alive (0 of `Device`): its list is freed only after this loop.
         found = NonNull::new(device).and_then(|raw| f(Device { raw, list: PhantomData }));
         if found.is_some() {
             break;
@@ -322,7 +322,8 @@ impl Provider for RdmaCore {
             let error = last_errno("ibv_get_async_event");
             return if error.errno() == libc::EAGAIN { Ok(None) } else { Err(error) };
         }
-        // Acknowledge the event now: a destroy of its object waits until all of the object's events are acknowledged.
+        // Acknowledge the event now: the verb that destroys an object waits until all events of the object are
+        // acknowledged.
         // SAFETY: the event was taken just now, and its object is alive until the event is acknowledged.
         unsafe { sys::ibv_ack_async_event(&mut event) };
         Ok(Some(event))
@@ -354,7 +355,7 @@ impl Provider for RdmaCore {
             let error = last_errno("ibv_get_cq_event");
             return if error.errno() == libc::EAGAIN { Ok(None) } else { Err(error) };
         }
-        // Acknowledge the event now: a destroy of its queue waits until all of the queue's events are acknowledged.
+        // Acknowledge the event now: `ibv_destroy_cq` waits until all events of the queue are acknowledged.
         // SAFETY: the event names a completion queue of this channel. The queue is alive until the event is
         // acknowledged.
         unsafe { sys::ibv_ack_cq_events(cq, 1) };

@@ -28,8 +28,8 @@ macro_rules! fields_of_new {
     ($($(#[$doc:meta])* fn $method:ident = $field:ident -> $type:ty;)*) => {$(
         $(#[$doc])*
         pub(crate) fn $method(&self) -> $type {
-            // SAFETY: the object is alive until this handle ends it (0). Providers write this field only when they make
-            // the object.
+            // SAFETY: only `OpenContext` uses this macro. Its context is open as long as the handle lives (0), and
+            // providers write this field only when they make the context.
             unsafe { (*self.raw.0.as_ptr()).$field }
         }
     )*};
@@ -360,8 +360,8 @@ impl Pair {
         let (pd, queues, srq) = needs.check("ibv_create_qp")?;
         [asked.send_cq, asked.recv_cq] = queues;
         asked.srq = srq;
-        // SAFETY: the domain and the queues are alive and of one device (`check`). `needs` holds their handles, so
-        // nobody ends them.
+        // SAFETY: the domain and the queues are alive and of one device (`PairNeeds::check`). Nobody ends them: that
+        // needs `&mut` of their handles, and `needs` holds an `Arc` of each handle.
         let raw = unsafe { needs.domain.provider().create_qp(pd, &mut asked) }?;
         Ok((Self::of_new(raw, needs), asked.cap))
     }
@@ -391,8 +391,9 @@ impl Pair {
             ..Default::default()
         };
         let context = needs.domain.needs();
-        // SAFETY: the domain and the queues are alive and of one device (`check`). `needs` holds their handles, so
-        // nobody ends them, and the context stays open.
+        // SAFETY: the domain and the queues are alive and of one device (`PairNeeds::check`). Nobody ends them: that
+        // needs `&mut` of their handles, and `needs` holds an `Arc` of each handle. The domain's handle keeps the
+        // context open.
         let (raw, extended) = unsafe { context.provider.create_qp_ex(context.raw(), &mut attributes) }?;
         // An `ibv_qp_ex` begins with its `ibv_qp`, so both must have the same address. If they do not, treat the pair
         // as one without `ibv_wr_*`.

@@ -194,7 +194,7 @@ fn objects_come_and_go() {
     let pair = device.pair(ibv_qp_type::IBV_QPT_UD, ptr::null_mut());
     // SAFETY: the pair is alive.
     unsafe { RdmaCore.attach_mcast(pair, &group, 0) }.unwrap();
-    // SAFETY: the pair is alive. The destroy is refused while the pair is in a group.
+    // SAFETY: the pair is alive. The pair is still in a group, so the kernel refuses to destroy it.
     assert_eq!(unsafe { RdmaCore.destroy_qp(pair) }.unwrap_err().errno(), libc::EBUSY);
     // SAFETY: the pair is alive.
     unsafe { RdmaCore.detach_mcast(pair, &group, 0) }.unwrap();
@@ -337,7 +337,8 @@ fn windows_of_both_types_are_bound() {
             assert_eq!(post_send(pair, &mut wr), 0);
         }
         assert_eq!(device.wait(1)[0].status, ibv_wc_status::IBV_WC_SUCCESS, "{kind:?}");
-        // SAFETY: the window is alive, and nobody else uses it. rxe demands that a window is freed before its pair.
+        // Soft-RoCE demands that a window of type 2 is freed before the pair that bound it.
+        // SAFETY: the window is alive, and nobody uses it any more.
         unsafe { RdmaCore.dealloc_mw(window) }.unwrap();
     }
     // SAFETY: the pair is alive, and nobody uses it any more.

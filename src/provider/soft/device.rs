@@ -277,7 +277,8 @@ impl std::hash::Hasher for NumberHasher {
         }
     }
     fn write_u32(&mut self, number: u32) {
-        // Fibonacci hashing spreads the number over the highest and the lowest bits. The hash table uses these bits.
+        // The hash table uses the highest and the lowest bits of the hash. The multiplication (Fibonacci hashing)
+        // spreads the number over the highest bits, and the shift mixes the upper half into the lower half.
         let spread = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = spread ^ spread >> 32;
     }

@@ -501,8 +501,8 @@ impl State {
             TimerOf::Cm(id) => self.cm.set_timer(id, number),
         }
         self.timers.push(Reverse(Timer { due, number, of }));
-        // If this timer is now the first to expire, a waiting thread has chosen its timeout without this timer. Wake
-        // the waiting threads, or they could sleep past this timer.
+        // Waiting threads chose their timeouts before this timer was set. If this timer is the first to expire, wake
+        // the threads, or they could sleep past this timer.
         if first && !self.is_manual() {
             self.wake_waiting();
             #[cfg(feature = "cm")]

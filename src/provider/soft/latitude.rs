@@ -288,8 +288,8 @@ impl State {
             }
             for entry in cq.entries.iter_mut().filter(|entry| is_of_pair(entry)) {
                 entry.is_dead = forbids && !is_reset;
-                // After its destroy or reset, the pair must write nothing. So the held-back payload cannot wait for the
-                // poll: write the payload here.
+                // A pair must write nothing after it is destroyed or reset. So the held-back payload cannot wait for
+                // the poll: write the payload here.
                 if let Some(late) = entry.late.take() {
                     late.write();
                 }

@@ -75,8 +75,8 @@ impl State {
                 pair.notify_drained = false;
                 pair.established = false;
             }
-            // A second modify to Error lets the pair flush, even if a fault has withheld the flush until now. On a
-            // device with the habit `forgets_in_error`, a second modify to Error does nothing.
+            // If a fault has withheld the flush of a pair in Error, moving the pair to Error again lets it flush. With
+            // the habit `forgets_in_error`, moving it again does nothing: `enter_error` ignores a pair in Error.
             PairState::Error if from == PairState::Error && !forgets => pair.flush_withheld = false,
             PairState::Error => self.enter_error(index),
             _ => pair.state = to,

@@ -29,7 +29,7 @@ impl Two {
 
     /// Registers a new region of 64 bytes.
     fn region(&mut self, access: u32) -> ibv_sge {
-        // A test that panics does not deregister the region, so the memory is never freed.
+        // Leak the memory: if the test panics, the region stays registered.
         let memory = Box::leak(Box::new([0_u64; 8]));
         let start = memory.as_mut_ptr().cast::<u8>();
         // SAFETY: the domain is alive. The memory is never freed, and nothing else uses it.
