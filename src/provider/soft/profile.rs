@@ -136,8 +136,8 @@ impl Profile {
             }
             Self::Mlx5 => {
                 // The completion of a short message can contain the payload. Then mlx5 writes the payload to the memory
-                // of the request only when the completion is polled. With `MLX5_SCATTER_TO_CQE=0` no completion
-                // contains payload, so no payload is late.
+                // of the request only when the completion is polled: the payload is late. `check` succeeds if the
+                // environment has `MLX5_SCATTER_TO_CQE=0`. With this setting, no completion contains a payload.
                 let late = if reviewed::MLX5.shared.check().is_ok() { 0 } else { ALWAYS };
                 Habits { purges: ALWAYS, late, reuses: true, grants_more: true, ..NONE }
             }

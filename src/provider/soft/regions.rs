@@ -167,9 +167,9 @@ impl Regions {
                     return None;
                 }
                 let addr = region.find(entry.addr, part)?;
-                // The device accesses exposed memory by atomics of whole aligned words. A region without remote rights
-                // can begin or end inside a word, but a window on such a region cannot. So such a region is exposed
-                // only behind its windows.
+                // The part is exposed if a peer can access all of it: through a region with remote rights, or through
+                // one window. The device accesses an exposed part by atomics of whole aligned words. That is possible,
+                // because an exposed region consists of such words, and so does a window on any other region.
                 let exposed = region.is_exposed() || region.windows > 0 && self.in_window(index, addr, part);
                 to.push(region.memory.span(addr, part, exposed, write, &self.era)?);
                 left -= part;

@@ -310,7 +310,7 @@ impl Provider for Soft {
             let new = state.modify_pair(index, attributes, mask)?;
             // As libibverbs does, store the new state in the C struct too.
             // SAFETY: the pair is alive (caller). Two threads can modify the pair at the same time, but every write of
-            // `state` is under the lock of the fabric, and the library never reads `state`.
+            // `state` is under the lock of the fabric, and this crate never reads `state`.
             unsafe { (*qp.as_ptr()).state = new };
             Ok(())
         })

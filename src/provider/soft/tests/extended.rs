@@ -64,7 +64,7 @@ fn completions_come_one_by_one_and_as_they_are_polled_otherwise() {
     }
     seen.push(current(cq));
     end(cq);
-    // `start_poll` and `next_poll` have taken five of the six completions. The sixth is still in the queue.
+    // `start` and `next` have taken five of the six completions. The sixth is still in the queue.
     let rest = node.completed();
     assert_eq!((seen.len(), rest.len()), (5, 1));
     seen.extend(rest);

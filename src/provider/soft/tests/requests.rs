@@ -27,8 +27,8 @@ fn as_many_entries_as_the_device_says() {
         // Each entry has four bytes. The addresses of the entries go down.
         (0..count).map(|entry| region.sge(4 * 31_u64.saturating_sub(entry), 4)).collect()
     };
-    // The device keeps the vectors of long lists of entries, and reuses them for later requests. So the rounds after
-    // the first check that nothing is left in such a vector.
+    // Repeat the requests: the device reuses the vectors that hold long lists of entries, and a reused vector must hold
+    // no old entry.
     for round in 0..3 {
         to.set(&[0; 256]);
         link.right.receive(link.b, 1, &entries(&to, 32));

@@ -120,8 +120,8 @@ impl Node {
         let mut wr = receive_wr(id, &mut sges);
         let mut bad = ptr::null_mut();
         let post = self.ops().post_srq_recv.unwrap();
-        // SAFETY: the queue is alive. `wr` is a list of one request. Until the node is dropped, the test lets the
-        // device use the memory that `sges` names.
+        // SAFETY: the queue is alive, and `wr` is a list of one request. The device writes only to registered memory,
+        // and a node keeps the memory of its regions until the node is dropped.
         let errno = unsafe { post(srq.as_ptr(), &mut wr, &mut bad) };
         assert_eq!(errno != 0, ptr::eq(bad, &wr));
         errno
@@ -248,7 +248,8 @@ impl Pair {
         if type_ != ibv_mw_type::IBV_MW_TYPE_1 || bind_info.mr.is_null() && !is_empty {
             return libc::EINVAL;
         }
-        // SAFETY: `mr` is not null, so it points to a live region.
+        // SAFETY: `mr` is not null (checked first). It points to a registered region, because no test binds a window of
+        // type 1 to a region that has ended.
         if !bind_info.mr.is_null() && pd != unsafe { (*bind_info.mr).pd } {
             return libc::EPERM;
         }
