@@ -310,8 +310,8 @@ fn a_message_that_comes_before_the_pair_is_split_is_not_lost() {
         let mut word = domain.buffer(64).unwrap();
         word.write(&[round]).unwrap();
         block_on(left.0.send(word).unwrap()).unwrap();
-        // Give the message time to arrive, although the right pair has no `Receiver` yet. `take_stray` does not poll,
-        // so the message is found by the polls of the send above, or only by those of `next` below.
+        // Let the message arrive before the right pair has a `Receiver`. Either the wait for the send above or `next`
+        // below polls its completion; `take_stray` does not poll.
         thread::sleep(Duration::from_millis(20));
         drop(left.0.take_stray());
         let mut right = poller.split(right).unwrap();
@@ -416,7 +416,7 @@ fn a_quiet_connection_is_kept_alive() {
         assert!(timeout(PATIENCE, left.next()).await.unwrap().unwrap().is_err(), "the receive is flushed");
         let end = timeout(PATIENCE, left.closed()).await.unwrap();
         assert!(matches!(end, End::Failed(_)), "{end:?}");
-        // On iWARP the stream ends, and devices report the end by different statuses.
+        // On iWARP the stream ends, and the status depends on the device.
         assert!(context().is_iwarp() || end != End::Failed(Status::Flushed), "{end:?}");
         assert_eq!(left.sender.counters().strays, 0, "probes are nobody's strays");
     });

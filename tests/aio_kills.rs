@@ -181,8 +181,8 @@ impl NotConnected {
     fn client_is_gone(&self) -> bool {
         match self {
             Self::Address(Cause::PeerGone(_) | Cause::Rejected { .. }) => true,
-            // The kernel of the client reports only once that the client has ended. If that message is lost, the accept
-            // times out.
+            // The client's kernel sends a single message about the end of the client. If that message is lost, the
+            // accept times out.
             Self::Address(Cause::TimedOut(_)) => true,
             Self::Address(Cause::Disconnected | Cause::Unreachable { .. }) => context().is_iwarp(),
             Self::Records(tcp::Cause::PeerGone) => true,
@@ -296,9 +296,8 @@ async fn lends(world: &World, connection: Connection<Checked>, step: Step) {
     if step == Step::Holding {
         let granted: Granted<_, RemoteWrite> = lending.granted().await.unwrap().accept().unwrap();
         granted.whole().write(world.buffer(b"held")).unwrap().await.unwrap();
-        // The peer kills this process after it has read the line that is printed below. After the end of the loan or of
-        // the connection, the peer checks that its memory holds "held". It does not check earlier, because on iWARP a
-        // write that has completed here can still be on its way.
+        // When the peer has read the line below, it kills this process. It looks for "held" in its memory only after
+        // the loan or the connection has ended: on iWARP, a write that has completed here can still be on its way.
         println!("\nstopped");
         pending::<()>().await;
         drop(granted);

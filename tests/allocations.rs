@@ -20,12 +20,12 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.set(COUNT.get() + 1);
-        // SAFETY: our caller keeps the contract of `alloc`, which is the same.
+        // SAFETY: the contract of `System.alloc` is that of `alloc`, which the caller keeps.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: our caller keeps the contract of `dealloc`, which is the same.
+        // SAFETY: the caller passes memory that `alloc` returned, with its layout. `System` has allocated that memory.
         unsafe { System.dealloc(memory, layout) }
     }
 }

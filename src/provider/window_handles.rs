@@ -76,8 +76,8 @@ impl MemoryWindow {
         if !domain.is_alive() {
             return Err(VerbError::new("ibv_alloc_mw", libc::EIO));
         }
-        // SAFETY: the domain is alive (checked above). It stays alive during this call: `end` takes `&mut` of the
-        // handle, which is borrowed here.
+        // SAFETY: the domain is alive (checked above). It stays alive during this call: `Handle::end` needs `&mut`, and
+        // `domain` is borrowed here.
         let raw = unsafe { domain.needs().provider.alloc_mw(domain.raw(), kind) }?;
         let (raw, is_alive, is_barrier) = (ObjectPtr(raw), Mutex::new(true), windows.are_barriers());
         Ok(Self { raw, is_alive, bind_mw, is_barrier, domain: Arc::clone(domain) })

@@ -401,8 +401,8 @@ impl Modify {
     }
 
     pub(super) fn set_peer_rights(&mut self, rights: PeerRights, kind: sys::ibv_qp_type) {
-        // On an unreliable connection the specification has no remote reads and atomics, so keep only the right to
-        // write.
+        // The specification allows no remote reads and no atomics on an unreliable connection, so keep only the right
+        // to write.
         let most = if kind == sys::ibv_qp_type::IBV_QPT_UC { ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 } else { !0 };
         self.attributes.qp_access_flags = rights.to_sys() & most;
         self.mask |= Mask::IBV_QP_ACCESS_FLAGS;

@@ -175,8 +175,7 @@ mod tests {
                 }
             }
         }
-        // With `Profile::Siw`, the device can report a connected pair in Reset. But `moved_by_cm` refuses a pair in any
-        // state other than Reset and Ready To Send.
+        // With `Profile::Siw`, `moved_by_cm` accepts a pair in Reset. It must still refuse a pair in Error.
         let (_context, pair, _poller) = pair(Profile::Siw);
         pair.end_traffic().unwrap();
         let failed = pair.moved_by_cm(ReadDepth::saturating(1)).map(drop).unwrap_err().source;

@@ -382,9 +382,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// may post an empty request, which brings unsignalled sends back. Returns the id of that request.
     pub(crate) fn kick(&mut self, count: u32) -> Result<Option<WorkId>, VerbError> {
         self.inner.core.modify(Modify::to(raw_state::IBV_QPS_ERR))?;
-        // At the third kick the device has had time to flush all signalled requests, so the sends that are left should
-        // be unsignalled. The flush of an empty request brings them back. No empty request is posted if this provider
-        // signals all requests, nor on a datagram pair, where a request needs a recipient.
+        // By the third kick the device has had time to flush all signalled requests. Sends that are left are probably
+        // unsignalled, and the flush of an empty request brings them back. A datagram pair posts no empty request,
+        // because each of its requests needs a recipient.
         let has_unsignalled = self.inner.core.domain.context.promises().sends_may_be_unsignalled();
         let is_due =
             count == 3 && has_unsignalled && code::<T>() != ibv_qp_type::IBV_QPT_UD && self.sends_in_flight() != 0;

@@ -38,8 +38,8 @@ impl DepartingPair {
 impl Departing for DepartingPair {
     fn slots(&self) -> [Option<usize>; 2] {
         let Places { send, receive } = &self.places;
-        // `Teardown::Polled` requires that the sends complete before the destroy. On other providers the poller must
-        // not wait for them: perhaps the last sends of a pair are unsignalled, and these never complete.
+        // `Teardown::Polled` requires that the sends complete before the pair is destroyed. On other providers the
+        // poller must not wait for the sends: the last ones can be unsignalled, and then they never complete.
         let waits_for_sends = self.sends_on.is_none() && self.domain.context.promises().teardown == Teardown::Polled;
         [waits_for_sends.then(|| send.slot()), Some(receive.slot())]
     }
@@ -94,8 +94,8 @@ pub(super) fn destroy(
 ) -> Result<Quiescent, VerbError> {
     raw.detach_all()?;
     if raw.has_windows() {
-        // The reset leaves the pair in a state that takes no posts. So refuse posts from here on, even if a later step
-        // fails.
+        // A pair in Reset takes no posts. If a step after the reset fails, the program keeps the pair, so `status` must
+        // refuse its posts.
         status.poison();
         reset(raw, domain)?;
         raw.free_windows()?;

@@ -83,7 +83,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         if let Err(source) = local.has_pkey(attr.pkey_index()) {
             return self.fail(source);
         }
-        // `local` stays if the verb fails. A pair in Reset does not use it: the next call sets it again.
+        // If the verb fails, the pair stays in Reset, with the new `core.local`. That does no harm: the next
+        // `into_init` sets `core.local` again.
         core.local = local;
         let datagram_bytes = local.mtu.bytes() as u16;
         self.inner.send.set_datagram_bytes(datagram_bytes);

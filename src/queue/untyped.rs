@@ -89,8 +89,8 @@ impl UntypedPair {
         };
         core.can_be_reset(drained, self.send.outstanding(), self.receive.outstanding())?;
         let psn = core.psn_after_reset();
-        // `drained` says nothing of shared receives: the device does not tell how many of them it has started to fill
-        // for this pair.
+        // `drained` says nothing about shared receives: the device does not tell how many of them it has started to
+        // fill for this pair.
         if drained && core.shared.is_none() {
             // All requests have come out of the poller, so no completion queue holds a completion of this pair. The
             // pair can keep its places.

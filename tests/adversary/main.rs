@@ -48,7 +48,7 @@ const NAMED: [Profile; 8] = [
 /// All profiles, except the adversaries on which polls and destroys fail.
 fn profiles() -> Vec<Profile> {
     if cfg!(miri) {
-        // Miri is slow, so it gets only one profile of each kind.
+        // Miri is slow, so it gets only a few profiles.
         return vec![Profile::Mlx5, Profile::Efa, Profile::BnxtRe, Profile::Adversary(0), Profile::Adversary(3)];
     }
     let seeds = env::var("ADVERSARY_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(16);
@@ -367,9 +367,9 @@ fn a_pair_that_is_not_destroyed_keeps_what_it_has_in_flight() {
                 let _ = right.post_receive(domain.buffer(16).unwrap());
                 refuses(Verb::ModifyQp);
             }
-            // `DestroyQp` fails only from here on. On a device that lets a drop destroy a pair immediately, the pairs
-            // are destroyed by now. An earlier fault would have made those drops leak the pairs, and leaked pairs keep
-            // the completion queue alive. But this test is about the drop of that queue.
+            // Inject this fault only after the drops of the pairs. On some devices such a drop destroys the pair at
+            // once. With the fault it would leak the pair, and a leaked pair keeps the completion queue alive. But this
+            // test needs the drop of that queue.
             refuses(Verb::DestroyQp);
             // Poll for longer than the time (`SHARED_GRACE`) that a poller gives the device to finish shared receives.
             let since = Instant::now();
@@ -395,8 +395,8 @@ fn a_number_that_is_given_out_again_is_no_other_pairs() {
         let (mut before, server) = serve(&domain, &shared, &queue, &port);
         let first = server.number();
         let _ = before.post_send(Inline(b"for the first"));
-        // The server is dropped first, so that its number is free first. A device that reuses numbers gives that number
-        // to the next server, while a completion of the first server may still be in the queue.
+        // Drop the server first. Then a device that reuses numbers offers the server's number for the next server. The
+        // library must refuse this number while completions of the first server can still come.
         drop((server, before));
         let (mut client, server) = serve(&domain, &shared, &queue, &port);
         assert_ne!(server.number(), first, "{profile:?}");

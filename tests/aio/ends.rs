@@ -309,7 +309,7 @@ fn who_waits_for_room_sees_a_receive_fail_at_a_poller_without_a_driver() {
         let waker = Waker::from(Arc::clone(&woken));
         drop(other);
         let mut seen = woken.0.load(Ordering::SeqCst);
-        // The drop of a driver wakes the tasks that wait. As such a task does, poll once more.
+        // Dropping a driver wakes the waiting tasks. Do what a woken task does: poll once more.
         assert!(room.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         receiver.post_receive(domain.buffer(8).unwrap()).unwrap();
         peer.post_send(long(&domain)).unwrap();
@@ -347,7 +347,7 @@ fn ends_without_a_trace(has_waited: bool) {
     let Poll::Ready(Ok(permit)) = room.as_mut().poll(&mut Context::from_waker(&waker)) else { panic!() };
     drop(permit);
     drop((room, waker));
-    // Nobody waits any more. The driver of the receives should sleep while messages come.
+    // Nobody waits any more, so the driver of the receives should sleep while messages come.
     let thread = thread::spawn(move || of_receives.run_on_thread().unwrap());
     assert!(support::eventually(|| at_receives.counters().turns > 0));
     let PollerCounters { turns: before, .. } = at_receives.counters();

@@ -155,7 +155,7 @@ fn a_waker_whose_drop_panics_keeps_nobody_in_the_line() {
     assert!(first.as_mut().poll(&mut Context::from_waker(&bad)).is_pending());
     let waker = Waker::from(Arc::clone(&woken));
     assert!(second.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    // The line has the only waker that is left of `bad`.
+    // After this drop, only the line of waiting tasks holds a clone of `bad`.
     drop(bad);
     panics.store(1, Ordering::SeqCst);
     assert!(catch_unwind(AssertUnwindSafe(|| drop(first))).is_err());
@@ -212,7 +212,7 @@ fn a_waker_that_panics_while_a_pair_is_closed_costs_no_buffer() {
     let (fabric, domain) = support::own_device!();
     let Tasks { domain, poller, left: (mut sender, mut receiver), right: _right } = Tasks::new(domain, 128);
     let _driver = poller.driver().unwrap();
-    // These are more receives than a single poll settles.
+    // Completions are settled at most 64 at a time, so closing a pair with these receives takes more than one step.
     for _ in 0..100 {
         receiver.post_receive(domain.buffer(8).unwrap()).unwrap();
     }

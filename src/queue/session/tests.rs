@@ -88,7 +88,7 @@ extern "C" fn set_inline(_: Qp, bytes: *mut std::ffi::c_void, length: usize) {
 }
 
 fn provider() -> ibv_qp_ex {
-    // SAFETY: `ibv_qp_ex` is a C struct of pointers and numbers, for which zero is a value.
+    // SAFETY: `ibv_qp_ex` is a C struct of numbers and nullable pointers, so all bytes can be zero.
     let mut qp: ibv_qp_ex = unsafe { mem::zeroed() };
     qp.wr_start = Some(start);
     qp.wr_complete = Some(complete);
@@ -130,9 +130,8 @@ fn with_queue(
                 PairStatus::new(&UNREVIEWED, 1, RC, domain.inner.id(), [poster.detour_of(), poster.detour_of()]);
             status.send_in_sessions();
             let terms = Terms { limits: post_limits(&limits, &UNREVIEWED, false), status };
-            // `without_handle` requires that the pair outlives the queue. The pair is the local variable `provider`,
-            // and the queue is dropped in this closure. The functions of the pair only record calls, so its state does
-            // not matter.
+            // The pair must outlive `end`. `raw` points to the pair, which is a variable outside this closure. `end`
+            // moves into `queue`, which is dropped at the end of this closure.
             let end = PostEnd::without_handle(raw.cast(), no_list as PostSend, true);
             let mut queue = SendQueue::new(poster, end, terms);
             let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();
