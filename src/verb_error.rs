@@ -68,6 +68,11 @@ fn hint(verb: &str, errno: i32) -> &'static str {
         ("ibv_query_port", libc::EINVAL) => " (no such port? `Context::ports` lists them)",
         ("ibv_attach_mcast", libc::EINVAL) => " (not a multicast address?)",
         ("ibv_destroy_srq", libc::EBUSY) => " (queue pairs still receive from it: destroy them first)",
+        (
+            "ibv_post_send" | "ibv_post_recv" | "ibv_post_srq_recv" | "ibv_wr_complete" | "ibv_bind_mw"
+            | "ibv_req_notify_cq",
+            libc::EIO,
+        ) => " (the device is gone, or the provider did not say why)",
         (_, libc::EIO) => " (is the device gone?)",
         _ => "",
     }
@@ -85,4 +90,17 @@ pub(crate) fn note_leak(what: &'static str, error: VerbError) {
     trace::leaked(what, &error);
     // `eprintln!` panics if it cannot write. Drops call this function, and a drop must not panic.
     let _ = writeln!(io::stderr(), "interlock: {what} stays allocated for the life of the process: {error}");
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_code_of_the_data_path_is_an_errno() {
+        let errno = |result| VerbError::of_data_path("ibv_post_send", result).errno();
+        assert_eq!([12, -12, 0, -1, i32::MIN].map(errno), [12, 12, libc::EIO, libc::EIO, i32::MAX]);
+        let text = VerbError::of_data_path("ibv_post_send", -1).to_string();
+        assert!(text.ends_with(" (the device is gone, or the provider did not say why)"), "{text}");
+    }
 }

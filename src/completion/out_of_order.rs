@@ -69,7 +69,7 @@ impl OutOfOrder {
     /// Ends the work queue in that slot. It is gone and has no request left. Returns the retirer of the ledger that the
     /// program posted to.
     pub(super) fn end(&mut self, slot: usize) -> Option<Retirer<Entry>> {
-        self.0.get_mut(slot)?.take().map(|queue| queue.posted.into_retirer())
+        self.0.get_mut(slot)?.take().and_then(|queue| queue.posted.into_retirer())
     }
 
     /// Takes out the oldest request of that slot which was not moved. The device is done with the work queue.

@@ -1,8 +1,8 @@
 //! The requests that one completion of the device retires: the request that it names, and the unsignalled ones before
 //! that.
 //!
-//! Memory is taken out of the ledgers only here, in `poller` for callers that ask for one completion at a time, and in
-//! `poller::gone` when the completion queue itself is gone.
+//! The poller takes memory out of the ledgers only here, in `poller` for callers that ask for one completion at a time,
+//! and in `poller::gone` when the completion queue itself is gone.
 
 use super::completion::{Completion, Ended, Success};
 use super::failure::Failure;

@@ -25,7 +25,6 @@ mod raw_session;
 mod raw_shared;
 mod request;
 mod slab;
-mod stage;
 mod status;
 mod windows;
 mod work_id;

@@ -13,7 +13,7 @@ use super::entry::sealed::Postable;
 use super::ledger::{CellRow, between};
 use super::raw_session::{Call, Session, Sessions};
 use super::request::{Accepted, WorkRequest};
-use super::stage::{Chain, STAGED, Slot, Slots};
+use super::work_queue::{Chain, STAGED, Slot, Slots};
 use super::work_queue::{PostFailure, SendQueue, Unqueued};
 use super::{Entry, WorkId};
 use crate::domain::Brand;

@@ -6,7 +6,7 @@ use super::pending_posts::PendingPosts;
 use super::raw_batch::{Fault, batch_in_place, run};
 use super::raw_session::Sessions;
 use super::request::WorkRequest;
-use super::stage::STAGED;
+use super::work_queue::STAGED;
 use super::work_queue::SendQueue;
 use super::{BatchError, PostAllError, PostError, unlikely};
 use crate::domain::Brand;

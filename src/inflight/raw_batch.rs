@@ -9,7 +9,7 @@ use super::entry::sealed::Postable;
 use super::ledger::between;
 use super::pending_posts::PendingPosts;
 use super::request::WorkRequest;
-use super::stage::with_stage;
+use super::work_queue::with_stage;
 use super::work_queue::{PostFailure, SendQueue};
 use super::{BatchError, PostError, PostedMemory, WorkId, unlikely};
 use crate::domain::Brand;

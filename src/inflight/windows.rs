@@ -5,13 +5,13 @@
 //! window types that `Windows` names.
 
 use super::entry::sealed::Postable;
-use super::work_queue::{SendQueue, Staged};
+use super::work_queue::{AboutWindow, SendQueue};
 use super::{Entry, Operation, PostError, RequestFlaw, WorkId};
 use crate::domain::{Brand, DomainId};
 use crate::memory::{
     Bindable, BoundWindow, Exposed, RemoteWindow, Window, WindowInner, WindowRights, WindowType, window_rights,
 };
-use crate::sys::{self, ibv_wr_opcode};
+use crate::sys;
 use std::ptr;
 
 /// A window, and the memory over which it is to be bound.
@@ -59,14 +59,13 @@ impl SendQueue {
         if is_type_1 {
             return self.post_bind_type_1(held, entry, bind_info);
         }
-        let mw = held.as_ptr();
-        let fill = |staged: &Staged| staged.bind(mw, rkey, bind_info);
+        let what = AboutWindow::Bind { window: &held, rkey, bind_info };
         let restore = |entry: Entry, not_posted| {
             let mut inner = entry.into_window()?;
             let memory = inner.undo_bind(not_posted)?;
             Some((Window::of(inner), memory))
         };
-        self.post_about_window(entry, fill, restore)
+        self.post_about_window(entry, what, restore)
     }
 
     pub(crate) fn post_revoke<B: Brand, K: WindowType>(
@@ -92,9 +91,10 @@ impl SendQueue {
             return self.post_bind_type_1(held, Entry::window(Operation::Revoke, inner), no_bytes);
         }
         let rkey = inner.rkey();
-        let fill = |staged: &Staged| staged.invalidate(ibv_wr_opcode::IBV_WR_LOCAL_INV, rkey.0);
         let entry = Entry::window(Operation::Revoke, inner);
-        self.post_about_window(entry, fill, |entry, _| entry.into_window().map(BoundWindow::of))
+        self.post_about_window(entry, AboutWindow::Invalidate { rkey: rkey.0 }, |entry, _| {
+            entry.into_window().map(BoundWindow::of)
+        })
     }
 
     pub(crate) fn post_send_invalidating<B: Brand, M: Postable<B>, A: Exposed>(

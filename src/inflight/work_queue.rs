@@ -1,9 +1,11 @@
 //! A work queue of a queue pair: one end of a ledger, and the right to post to the pair.
 //!
-//! This file says what a queue is, and how it ends. [Posting](post) is a child module, so that only these two files can
-//! call the provider through the address of the pair.
+//! This file says what a queue is, and how it ends. [Posting](post) is a child module, and so is the [stage] of batches:
+//! no other file reads the address of the pair here, or writes the requests that the provider reads. (Sessions and binds
+//! of windows get the address from these files.)
 
 mod post;
+mod stage;
 
 use super::ledger::Poster;
 use super::pair_status::ENDED;
@@ -17,7 +19,8 @@ use crate::sys;
 use crate::sys::inline::{PostReceive as PostReceiveVerb, PostSend as PostSendVerb};
 use crate::types::ReadDepth;
 use crate::verb_error::VerbError;
-pub(super) use post::{Filled, PostFailure, SharedPosts, Staged, Unqueued, undo_fill};
+pub(super) use post::{AboutWindow, PostFailure, SharedPosts, Unqueued};
+pub(super) use stage::{Chain, STAGED, Slot, Slots, with_stage};
 use std::{ptr::NonNull, sync::Arc};
 
 /// A work queue of a queue pair. `V` is the provider's function that posts to it. Only the holder of `&mut` posts.

@@ -89,10 +89,15 @@ impl<T: Plain> Owner for Vec<T> {
     }
 }
 
-/// Rebuilds the vector that was taken apart. `M` is `Vec<T>` or `Box<[T]>`, which is taken apart as a vector.
-fn rebuild_vec<T: Plain, M: Owner<Kept = (usize, usize)>>(parts: TakenApart<M>) -> Vec<T> {
+/// Owners that are taken apart as a vector of `T`.
+trait AsVec<T>: Owner<Kept = (usize, usize)> {}
+impl<T: Plain> AsVec<T> for Vec<T> {}
+impl<T: Plain> AsVec<T> for Box<[T]> {}
+
+/// Rebuilds the vector that was taken apart.
+fn rebuild_vec<T: Plain, M: AsVec<T>>(parts: TakenApart<M>) -> Vec<T> {
     let (address, (len, capacity)) = (parts.address(), parts.into_kept());
-    // SAFETY: these are the pointer, the length and the capacity of a vector that was taken apart. They are used only
+    // SAFETY: these are the pointer, the length and the capacity of a vector that was taken apart (`AsVec`). They are used only
     // once. Nobody else uses the bytes (`TakenApart`, 0), and any bytes are a valid `T`.
     unsafe { Vec::from_raw_parts(address.as_ptr().cast(), len, capacity) }
 }

@@ -295,7 +295,8 @@ impl<A, M> Whole<A, M> {
     }
 }
 
-impl<A: Access, M> Whole<A, M> {
+/// For memory that is mapped, and that no other process writes.
+impl<A: Access, M: Memory> Whole<A, M> {
     pub(super) fn as_bytes(&self) -> &[u8]
     where
         A: PeerCannotWrite,

@@ -136,8 +136,8 @@ impl Address {
 pub struct TakenApart<M: Owner> {
     /// # Invariants
     ///
-    /// 0. The fields are the parts that `M::take_apart` gave, and nobody else rebuilds the owner from them. No device
-    ///    knows the bytes, unless this is inside of a [`HeldOwner`].
+    /// 0. The fields are the parts that `M::take_apart` gave, and nobody else rebuilds the owner from them. Nobody uses
+    ///    the bytes, devices and peers included, unless this is inside of a [`HeldOwner`].
     address: Address,
     len_bytes: usize,
     depth: u8,

@@ -79,7 +79,10 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 
     /// Moves the pair to Error, whatever its type says.
     pub(crate) fn end_traffic(&self) -> Result<(), VerbError> {
-        self.inner.core.modify(Modify::to(raw_state::IBV_QPS_ERR))
+        self.inner.core.modify(Modify::to(raw_state::IBV_QPS_ERR))?;
+        // If nothing is in flight, no flushed request tells the poller that the pair is in Error. So record that here.
+        self.inner.core.note_broken();
+        Ok(())
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         without: "the brand in what can be sent",
         changes: &[
             ("queue/request.rs", "impl<B> SendMemory<B> for Buffer<B>", "impl<A, B> SendMemory<B> for Buffer<A>"),
-            ("queue/request.rs", "impl<B> Postable<B> for Buffer<B>", "impl<A, B> Postable<B> for Buffer<A>"),
+            ("inflight/entry.rs", "impl<B> Postable<B> for Buffer<B>", "impl<A, B> Postable<B> for Buffer<A>"),
             // With the two changes above, the compiler cannot infer the brand here.
             ("queue/pair_post.rs", "self.inner.send.post(", "self.inner.send.post::<B, _, _, _>("),
         ],
@@ -201,11 +201,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
                 "batch<'env, 'batch, B, R>(\n    queue: &'batch mut SendQueue,\n    f: impl FnOnce(",
             ),
             (
-                "inflight/stage.rs",
+                "inflight/work_queue/stage.rs",
                 "with_stage<R>(f: impl FnOnce(&[Slot]) -> R)",
                 "with_stage<R>(f: impl FnOnce(&'static [Slot]) -> R)",
             ),
-            ("inflight/stage.rs", "    f(&stage.0)\n", "    let _ = stage;\n    f(&[])\n"),
+            ("inflight/work_queue/stage.rs", "    f(&stage.0)\n", "    let _ = stage;\n    f(&[])\n"),
         ],
         cases: &["queue/batches_of_two_pairs_are_not_swapped"],
     },

@@ -231,16 +231,16 @@ const _: () = {
 };
 
 /// The memory of a request that was staged, taken apart.
-pub(in crate::inflight) struct Filled<R> {
+pub(super) struct Filled<R> {
     /// The entry for the ledger, which must have it before the doorbell rings.
-    pub(in crate::inflight) entry: Entry,
+    pub(super) entry: Entry,
     rest: R,
     /// If the request fills one buffer: how many bytes of the buffer were filled before. Otherwise 0.
-    pub(in crate::inflight) filled_before: usize,
+    pub(super) filled_before: usize,
 }
 
 impl Staged {
-    pub(in crate::inflight) const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self {
             wr_id: Cell::new(0),
             next: Cell::new(ptr::null_mut()),
@@ -258,7 +258,7 @@ impl Staged {
 
     /// A pointer to the request, for the provider.
     #[inline(always)]
-    pub(in crate::inflight) fn as_wr(&self) -> *mut ibv_send_wr {
+    pub(super) fn as_wr(&self) -> *mut ibv_send_wr {
         ptr::from_ref(self).cast_mut().cast()
     }
 
@@ -267,7 +267,7 @@ impl Staged {
     ///
     /// An inline request points to the element in `self`.
     #[inline(always)]
-    pub(in crate::inflight) fn fill<const PLAIN: bool, B, M: Postable<B>>(
+    pub(super) fn fill<const PLAIN: bool, B, M: Postable<B>>(
         &self,
         request: Accepted<M, PLAIN>,
         id: WorkId,
@@ -340,14 +340,14 @@ impl Staged {
 
     /// Makes the request a signalled one.
     #[inline(always)]
-    pub(in crate::inflight) fn signal(&self) {
+    pub(super) fn signal(&self) {
         let flags = &self.send_flags;
         flags.set(flags.get() | SIGNALED);
     }
 
     /// Links the request to the next one of its list; null if it is the last one.
     #[inline(always)]
-    pub(in crate::inflight) fn link_to(&self, next: *mut ibv_send_wr) {
+    pub(super) fn link_to(&self, next: *mut ibv_send_wr) {
         self.next.set(next);
     }
 
@@ -361,13 +361,13 @@ impl Staged {
     }
 
     /// Makes the request invalidate the key `rkey`, by an `opcode` that does so.
-    pub(in crate::inflight) fn invalidate(&self, opcode: ibv_wr_opcode, rkey: u32) {
+    fn invalidate(&self, opcode: ibv_wr_opcode, rkey: u32) {
         self.opcode.set(opcode);
         self.immediate.set(Immediate { invalidate_rkey: rkey });
     }
 
     /// Makes the request bind a window of type 2.
-    pub(in crate::inflight) fn bind(&self, mw: *mut sys::ibv_mw, rkey: u32, bind_info: sys::ibv_mw_bind_info) {
+    fn bind(&self, mw: *mut sys::ibv_mw, rkey: u32, bind_info: sys::ibv_mw_bind_info) {
         self.opcode.set(ibv_wr_opcode::IBV_WR_BIND_MW);
         self.immediate.set(Immediate { imm_data: 0 });
         self.other.set(MaybeUninit::new(Other { bind_mw: Bind { mw, rkey, bind_info } }));
@@ -506,7 +506,7 @@ impl<V> WorkQueue<V> {
 
 /// Restores the filled length of memory that a request would have filled. The request was not posted.
 #[cold]
-pub(in crate::inflight) fn undo_fill(entry: &Entry, filled_before: usize) {
+pub(super) fn undo_fill(entry: &Entry, filled_before: usize) {
     if !entry.operation(QueueKind::Send).fills() {
         return;
     }
@@ -610,6 +610,14 @@ impl SendQueue {
     }
 }
 
+/// A request about a window of type 2.
+pub(in crate::inflight) enum AboutWindow<'h> {
+    /// Binds the window with the new key `rkey`.
+    Bind { window: &'h HeldWindow<'h>, rkey: u32, bind_info: sys::ibv_mw_bind_info },
+    /// Ends the window with the key `rkey`.
+    Invalidate { rkey: u32 },
+}
+
 impl SendQueue {
     /// Sends the filled part of `memory`, fenced, and ends the peer's window with the key `rkey`. The queue must post
     /// in lists.
@@ -623,19 +631,21 @@ impl SendQueue {
         self.post_amended(request, amend, WorkRequest::into_inner)
     }
 
-    /// Posts a request about a window of type 2. `entry` has the window and its memory, and `fill` fills in the empty
-    /// request for the device. If the provider refuses the request, `restore` turns the entry into the value that the
-    /// program gets. There must be room.
+    /// Posts a request about a window of type 2. `entry` has the window and its memory. If the provider refuses the
+    /// request, `restore` turns the entry into the value that the program gets. There must be room.
     pub(in crate::inflight) fn post_about_window<R>(
         &mut self,
         entry: Entry,
-        fill: impl FnOnce(&Staged),
+        what: AboutWindow<'_>,
         restore: impl FnOnce(Entry, NotPosted) -> Option<R>,
     ) -> Result<WorkId, PostError<R>> {
         let id = self.id();
         let staged = Staged::new();
         staged.fill_empty(id.raw(), ibv_wr_opcode::IBV_WR_LOCAL_INV);
-        fill(&staged);
+        match what {
+            AboutWindow::Bind { window, rkey, bind_info } => staged.bind(window.as_ptr(), rkey, bind_info),
+            AboutWindow::Invalidate { rkey } => staged.invalidate(ibv_wr_opcode::IBV_WR_LOCAL_INV, rkey),
+        }
         self.poster.push(entry);
         // SAFETY: `staged` is one filled request without bytes, and the newest of the ledger. The ledger owns the
         // window that the request names.

@@ -307,7 +307,8 @@ impl<T> AnyOrderRetirer<T> {
         Some(value)
     }
 
-    pub(crate) fn into_retirer(self) -> Retirer<T> {
-        self.retirer
+    /// The retirer, if no value is left: it knows nothing of the values that were taken out of their turn.
+    pub(crate) fn into_retirer(self) -> Option<Retirer<T>> {
+        (!self.has_any()).then_some(self.retirer)
     }
 }

@@ -1,20 +1,20 @@
 //! The stage where a batch keeps its requests, in the form that the provider reads, until it rings.
 #![forbid(unsafe_code)]
 
-use super::cell::with_local;
-use super::entry::sealed::Postable;
-use super::request::Accepted;
-use super::work_queue::{Filled, Staged, undo_fill};
-use super::{Entry, WorkId};
+use super::post::{Filled, Staged, undo_fill};
+use crate::inflight::cell::with_local;
+use crate::inflight::entry::sealed::Postable;
+use crate::inflight::request::Accepted;
+use crate::inflight::{Entry, WorkId};
 use std::cell::Cell;
 use std::mem::offset_of;
 use std::ptr;
 
 /// The most requests that a batch hands to the device at once.
-pub(crate) const STAGED: usize = 32;
+pub(in crate::inflight) const STAGED: usize = 32;
 
 /// A place for one request in a stage.
-pub(super) struct Slot {
+pub(in crate::inflight) struct Slot {
     staged: Staged,
     /// See [`Filled::filled_before`].
     filled_before: Cell<usize>,
@@ -29,7 +29,7 @@ impl Slot {
 
     /// [Fills](Staged::fill) the slot. Returns the entry for the ledger.
     #[inline(always)]
-    pub(super) fn fill<const PLAIN: bool, B, M: Postable<B>>(
+    pub(in crate::inflight) fn fill<const PLAIN: bool, B, M: Postable<B>>(
         &self,
         request: Accepted<M, PLAIN>,
         id: WorkId,
@@ -45,18 +45,18 @@ impl Slot {
 
     /// Makes the request a signalled one.
     #[inline(always)]
-    pub(super) fn signal(&self) {
+    pub(in crate::inflight) fn signal(&self) {
         self.staged.signal();
     }
 
     /// Undoes what [`fill`](Self::fill) did to the memory of `entry`.
-    pub(super) fn undo_fill(&self, entry: &Entry) {
+    pub(in crate::inflight) fn undo_fill(&self, entry: &Entry) {
         undo_fill(entry, self.filled_before.get());
     }
 }
 
 /// The next slots of a stage, in order.
-pub(super) type Slots<'s> = std::slice::Iter<'s, Slot>;
+pub(in crate::inflight) type Slots<'s> = std::slice::Iter<'s, Slot>;
 
 /// The slots for the requests of a batch. Each request is linked to the next one.
 struct Stage([Slot; STAGED]);
@@ -75,7 +75,7 @@ impl Stage {
 }
 
 /// The first requests of a stage, as a list. While this exists, the last of them is not linked to the next slot.
-pub(super) struct Chain<'s> {
+pub(in crate::inflight) struct Chain<'s> {
     first: &'s Slot,
     last: &'s Slot,
     /// A pointer to the end of the last slot. It is derived from the slice of all slots: a pointer derived from the
@@ -86,14 +86,14 @@ pub(super) struct Chain<'s> {
 impl<'s> Chain<'s> {
     /// The first `count` of the slots; `None` if there are fewer, or if `count` is 0.
     #[inline(always)]
-    pub(super) fn of(slots: &'s [Slot], count: usize) -> Option<Self> {
+    pub(in crate::inflight) fn of(slots: &'s [Slot], count: usize) -> Option<Self> {
         let last = slots.get(count.wrapping_sub(1))?;
         last.staged.link_to(ptr::null_mut());
         Some(Self { first: slots.first()?, last, after: slots.as_ptr().wrapping_add(count) })
     }
 
     #[inline(always)]
-    pub(super) fn first(&self) -> &'s Staged {
+    pub(in crate::inflight) fn first(&self) -> &'s Staged {
         &self.first.staged
     }
 }
@@ -136,7 +136,7 @@ impl Drop for RestoreUsage<'_> {
 /// Lends `f` a linked stage that nobody else uses: the thread's stage, or a new one while another batch uses the
 /// thread's.
 #[inline(always)]
-pub(super) fn with_stage<R>(f: impl FnOnce(&[Slot]) -> R) -> R {
+pub(in crate::inflight) fn with_stage<R>(f: impl FnOnce(&[Slot]) -> R) -> R {
     with_local(&THREAD_STAGE, |(usage, of_thread)| {
         let mut spare = None;
         let (stage, after) = match usage.replace(Usage::Taken) {
