@@ -134,8 +134,8 @@ fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
             WorkRequest::write(buffer, &outer)
         };
         assert_eq!(left.post_all(&mut items, write).unwrap(), count.into());
-        // If the inner closure panics, the requests of its batch that the device has not got are dropped. The
-        // completion of one signalled write retires those that the device has got.
+        // If `panics` is true, the requests of `right` that the device has not got are dropped. The completion of
+        // `last` retires the others.
         let last = fresh(0xff);
         let last_address = last.as_ptr().addr();
         right.post_write(last, &inner).unwrap();

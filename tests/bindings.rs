@@ -27,11 +27,11 @@ enum Growth {
 fn growth(name: &str) -> Growth {
     match name {
         "verbs_context" => Growth::AtTheStart,
-        // The program passes the size of each of these structs as an argument.
+        // The program passes the size of each of these structs, so libibverbs writes no more bytes than that.
         "ibv_device_attr_ex" | "ibv_gid_entry" | "ibv_port_attr" => Growth::AtTheEnd,
-        // `comp_mask` says which members are valid.
+        // `comp_mask` says which members are valid, so libibverbs reads no others.
         "ibv_cq_init_attr_ex" | "ibv_qp_init_attr_ex" => Growth::AtTheEnd,
-        // libibverbs allocates this struct.
+        // libibverbs allocates this struct. The program reads only the members that it knows, which come first.
         "ibv_qp_ex" => Growth::AtTheEnd,
         _ => Growth::No,
     }

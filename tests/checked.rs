@@ -41,7 +41,7 @@ fn ways() -> Vec<Posting> {
 }
 
 fn link(domain: &Domain, posting: Posting) -> Link<Checked> {
-    // On rxe, `ibv_wr_*` takes no buffer lists.
+    // On rxe, `ibv_wr_*` (`Posting::WorkRequestApi`) takes only one element per request.
     let elements = if posting == Posting::List { 2 } else { 1 };
     Link::limited(domain.clone(), &Limits { posting, elements, ..LIMITS }, &ConnectAttributes::default())
 }
@@ -86,7 +86,7 @@ fn a_send_takes_memory_of_its_own_domain() {
         buffer = refused(link.left.post_read(buffer, &target.slice(0..16).unwrap()));
         assert_eq!(&buffer[..], b"elsewhere", "also after what would have filled it");
         assert_eq!((link.left.sends_in_flight(), link.left.first_failure()), (0, None));
-        // Both pairs are unchanged, and the buffer is accepted in its own domain.
+        // Both links still work, and the buffer is accepted in its own domain.
         drop(exchange(&mut link, b"here"));
         their.right.post_receive(other.buffer(64).unwrap()).unwrap();
         their.left.post_send(buffer).unwrap();
@@ -384,7 +384,7 @@ fn a_drain_polls_a_queue_of_its_own_domain() {
                 pair.drain_on(pollers.0, pollers.1, PATIENCE, |completion| panic!("{completion:?}")).unwrap_err();
             assert!(matches!(error.source, Some(DrainFailure::OtherDomain)), "{error}");
         }
-        // The drain took no completion of the other queue. A drain with the right poller succeeds.
+        // The refused drains took no completion from `their.poller`. A drain with the right poller succeeds.
         assert_eq!((0..2).map(|_| next(&mut their.poller)).count(), 2);
         let mut flushed = Vec::new();
         pair.drain(&mut link.poller, PATIENCE, |completion| flushed.extend(completion.check().err())).unwrap();

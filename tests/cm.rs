@@ -301,13 +301,12 @@ fn a_client_that_ends_before_the_accept_is_gone() {
     let asking = connecting(&mut client, at, &ConnectData::none());
     let request = listener.next(PATIENCE).unwrap();
     drop(asking);
-    // On a real device, the message that the client has ended takes some time to arrive. On iWARP, a thread sometimes
-    // destroys the client's pair before that, which takes the device 10 s.
+    // On a real device, the message that the client has ended takes some time to arrive. On iWARP, the client's pair
+    // must be destroyed first. That takes the device 10 s, and sometimes another thread does it, not `drop`.
     thread::sleep(if is_iwarp() { Duration::from_secs(12) } else { SHORT });
     let failed = request.accept(server.take(), &Parameters::default(), &cm::AcceptData::none()).unwrap_err();
     let Cause::PeerGone(error) = &failed.cause else { panic!("{failed:?}") };
-    // On iWARP the request came by a TCP stream that the client has closed, so the error can also be that of the
-    // stream.
+    // On iWARP the request came over a TCP stream that the client has closed, so the error can also be `ECONNRESET`.
     let expected: &[i32] = if is_iwarp() { &[libc::EINVAL, libc::ECONNRESET] } else { &[libc::EINVAL] };
     assert!(expected.contains(&error.errno()), "{failed:?}");
 }

@@ -797,7 +797,8 @@ fn on_iwarp_a_pair_that_was_not_connected_is_in_error() {
         assert_errored(&failed);
     }
     drop(world.listener.poll());
-    // Next, the client ends while the server accepts, after the device has moved the server's pair.
+    // Next, the server accepts a client that is gone. The device moves the server's pair to Ready To Send, and then
+    // cannot send its answer to the client.
     world.fabric.inject(Fault::ClientsGone { count: 1 });
     let [mut client, mut server] = [world.side(), world.side()];
     let connecting = world.connecting(&mut client);
@@ -819,7 +820,7 @@ fn on_iwarp_a_failed_connect_spares_its_pair_where_that_is_promised() {
         assert!(world.context.is_iwarp() && is_spared == (profile == Profile::Siw), "{profile:?}");
         let nobody = cm::listen(&world.context, (address(&world.context), 0)).unwrap().local_address().unwrap();
         let listener = world.at;
-        // The device chooses at random when it moves a pair.
+        // An adversary moves the pair to Error early or late, at random. So there are several rounds.
         for round in 0..8 {
             let is_silent = round % 2 == 1;
             let freed = Arc::new(AtomicUsize::new(0));
@@ -961,8 +962,8 @@ fn an_event_loop_is_not_woken_for_what_nobody_polls() {
         let accepting = world.accepting(&mut server).unwrap();
         (connecting.wait(PATIENCE).unwrap(), accepting.wait(PATIENCE).unwrap(), [client, server])
     };
-    // This side ends a connection. The peer's answer stays in the box of the identifier until `wait_for_number` takes
-    // it. No poll can take the answer, so the answer must wake no event loop.
+    // This side ends a connection, so the program can no longer poll that connection. After `channel.poll` has read the
+    // peer's answer, that answer must not wake an event loop. `wait_for_number` still finds the answer.
     let (of_client, of_server, sides) = end(&mut world);
     let mut ended = of_client.disconnect().unwrap();
     drop(of_server);

@@ -256,7 +256,7 @@ fn outlive_a_client(step: ClientStep, round: usize, listener: &mut Listener, at:
         // or the server has answered it.
         ClientStep::Asked if round.is_multiple_of(3) => {
             let killed = client.kill_at_its_step();
-            // On iWARP, a request that nobody has read ends with its stream.
+            // On iWARP, the end of the client's TCP stream can remove a request that nobody has read.
             match listener.next(SHORT) {
                 Ok(request) => server.accepts_in_vain(request),
                 Err(error) => assert!(context().is_iwarp(), "{error}"),

@@ -65,7 +65,7 @@ fn one_edge_stands_for_the_events_of_two() {
     // Take the edge that came before the answers, if there was one.
     edges.wait(A_WHILE);
     drop([(); 2].map(|()| listener.next(PATIENCE).unwrap()));
-    // Give the answers to both identifiers time to arrive.
+    // Wait a while, so that both identifiers get their answers before the loop below.
     thread::sleep(A_WHILE);
     let mut waiting = VecDeque::from(asking);
     let mut count = 0;
@@ -178,7 +178,7 @@ fn one_loop_of_edges_makes_both_sides_of_three_connections() {
     for end in &mut ends {
         assert_eq!(&end.side.received()[..], b"hello");
     }
-    // The end of a peer is an event too.
+    // When one end of a connection is dropped, the other end gets an event too.
     let first = ends.remove(0);
     drop(first);
     assert!(edges.wait(PATIENCE), "no edge for the end of a connection");

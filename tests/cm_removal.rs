@@ -35,8 +35,8 @@ fn a_removed_device_tells_each_of_its_identifiers() {
     let [idle_of_datagrams, other] = [(); 2].map(|()| Idle::for_datagrams(&channel).unwrap());
     let of_datagrams = idle_of_datagrams.resolve(at, PATIENCE).unwrap().wait(PATIENCE).unwrap();
     let (late_resolved, bound) = (resolved(), other.bind((address(&context), 0).into()).unwrap());
-    // The command ends only when no process has the device open any more, including this one. So do not wait for it
-    // here.
+    // The command ends only after all processes, also this one, have closed the device. So the test does not wait for
+    // the command here.
     let mut removal = Command::new("rdma").args(["link", "delete", SPARE]).spawn().unwrap();
     // Keep both connections: a drop of the first would disconnect the second, perhaps before the second learns of the
     // removal.

@@ -398,7 +398,7 @@ fn two_halves_of_a_pair_work_on_two_threads() {
             match poller.wait(PATIENCE).unwrap().check().unwrap().into_work() {
                 Work::Sent(memory) => {
                     sent += 1;
-                    // `send` fails if the thread `sending` has ended. That thread needs no more buffers.
+                    // If the thread `sending` has ended, `send` fails. Ignore that: nobody needs the buffer any more.
                     let _ = free.send(memory.into_buffer().unwrap());
                 }
                 Work::Received(message) => {

@@ -585,13 +585,13 @@ fn drop_capabilities() {
     /// `_LINUX_CAPABILITY_VERSION_3`, for the calling thread.
     const THIS: Header = Header(0x2008_0522, 0);
     let mut sets = [[0_u32; 3]; 2];
-    // SAFETY: the kernel reads one header, `THIS`, and writes two sets, the length of `sets`.
+    // SAFETY: the kernel reads one header (`THIS`) and writes two sets. `sets` has room for two.
     let got = unsafe { libc::syscall(libc::SYS_capget, &THIS, sets.as_mut_ptr()) };
     assert_eq!(got, 0);
     for [effective, ..] in &mut sets {
         *effective = 0;
     }
-    // SAFETY: the kernel reads one header, `THIS`, and two sets, the length of `sets`.
+    // SAFETY: the kernel reads one header (`THIS`) and two sets. `sets` has two.
     assert_eq!(unsafe { libc::syscall(libc::SYS_capset, &THIS, sets.as_ptr()) }, 0);
 }
 

@@ -211,7 +211,7 @@ fn a_timeout_reads_as_none_or_as_an_error() {
 /// An edge-triggered loop that takes out events only by arming sees an edge for each new event.
 #[test]
 fn an_edge_triggered_loop_misses_nothing() {
-    // The queues are deep enough for all messages, because the loop does not wait for sends.
+    // The loop does not wait for sends, so the queues must be deep enough for all messages.
     let mut link = link!(32);
     let readiness = link.poller.readiness().unwrap();
     let edges = Edges::of(&readiness);

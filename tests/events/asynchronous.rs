@@ -57,7 +57,7 @@ fn events_of_a_pair_that_is_gone_are_dropped() {
     let mut events = context.events().unwrap();
     let left = link.left.into_sqd().unwrap();
     assert!(left.drained(PATIENCE).unwrap());
-    // The pair is destroyed before its event is taken. The destroy does not wait for the event.
+    // Destroy the pair before its event is taken. `destroy` does not wait for the event.
     left.destroy().unwrap();
     let right = link.right.into_sqd().unwrap();
     drained(&mut events, &right);

@@ -195,7 +195,8 @@ pub(crate) fn has_unsafe(file: &syn::File) -> bool {
         fn visit_attribute(&mut self, attribute: &'ast Attribute) {
             let mut allowed = false;
             if is(attribute, "allow") {
-                // The error is ignored: this closure cannot read a reason, which comes after the names of the lints.
+                // `parse_nested_meta` returns an error at `reason = "..."`. The names of the lints come before the
+                // reason, so ignore the error.
                 let _ = attribute.parse_nested_meta(|meta| {
                     allowed |= meta.path.is_ident("unsafe_code");
                     Ok(())

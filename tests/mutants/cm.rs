@@ -3,8 +3,8 @@
 use super::Mutant;
 
 pub(super) const MUTANTS: &[Mutant] = &[
-    // In some of these mutants, a function borrows the value that the real function takes. The real function then gets
-    // another name.
+    // Some of these mutants add a function that only borrows `self`, under the name of a real function. The real
+    // function, which consumes `self`, is renamed to `..._by_value`.
     Mutant {
         without: "requests that are used up",
         changes: &[
