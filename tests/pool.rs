@@ -341,7 +341,7 @@ fn a_shared_buffer_goes_home_with_its_last_share_or_slice() {
     assert_eq!((&inner[..], free(&pool)), (&b"ga"[..], 0));
     drop(inner);
     assert_eq!(free(&pool), 1);
-    // The same holds for a buffer that is not from a pool.
+    // While a slice exists, `into_unique` also fails for a buffer that is not from a pool.
     let share = filled(&domain, 5, 16).share();
     let slice = share.slice(4..8).unwrap();
     let share = share.into_unique().unwrap_err().share;
@@ -475,7 +475,7 @@ fn a_pool_grows_to_its_limit_and_is_trimmed() {
     assert_eq!((first_class(&pool).buffers, free(&pool), pool.stats().registered_bytes), (3, 2, 192));
     drop(kept);
     assert_eq!((pool.trim(), free(&pool)), (128, 1));
-    // The pool grows to its limit again, and reuses the spots (numbers) of the trimmed buffers.
+    // The pool can grow to its limit again.
     assert_eq!(all(&pool).len(), 6);
     assert_eq!((pool.trim(), free(&pool)), (320, 1));
     // A buffer that is forgotten keeps its chunk for good.
@@ -572,7 +572,7 @@ fn a_wait_may_be_given_up_at_any_time() {
     drop(first); // after a buffer was set aside for it
     assert_eq!(third.woken(), 1);
     let taken = third.poll().unwrap();
-    // `last` waits and gives up. After that nobody waits, so the drop of `taken` uses the path without the lock again.
+    // `last` gives up its wait. After that, `taken` goes home as if nobody had ever waited.
     let last = Waiting::on(&pool);
     drop(last);
     drop(taken);

@@ -194,7 +194,7 @@ fn a_path_with_a_number_out_of_range_is_refused() {
         let attr = UnreliableRtrAttributes { path, path_mtu, destination, receive_psn };
         assert!(matches!(pair.into_rtr(&attr).unwrap_err().source, TransitionFailure::Path(_)));
     }
-    // The limits of the ranges are still accepted.
+    // Numbers at the ends of the valid ranges are accepted.
     let path = PeerPath { flow_label: (1 << 20) - 1, hop_limit: 1, service_level: 15, ..good };
     domain.address_handle(&port, &path).unwrap();
 

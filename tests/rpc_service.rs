@@ -456,8 +456,8 @@ fn clients_that_vanish_before_they_are_connected_leave_room_for_others() {
             }
             assert!(pair.close().within(PATIENCE).await.has_drained);
         };
-        // The completion queue of the `Place` has room for the pairs of `2 * CLIENTS` clients. Together these clients
-        // send one and a half times as many messages as fit there.
+        // The completion queue of the `Place` has room for `2 * CLIENTS * LIMITS.completions()` messages. The clients
+        // below send one and a half times as many messages in all.
         let count = 3 * CLIENTS * LIMITS.completions() / LIMITS.receives;
         for _ in 0..count {
             timeout(PATIENCE, vanish()).await.expect("the server answers");

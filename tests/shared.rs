@@ -440,8 +440,8 @@ fn a_destroy_gives_what_was_not_polled_and_the_poller_gives_it_not_again() {
     star.deliver(0, b"unseen");
     star.servers.clear();
     if lacks(Promise::EndAtOnce) {
-        // Here the poller destroys the pair, and only after it has returned the earlier completions. Until then, the
-        // shared queue cannot be destroyed.
+        // Without this promise, the poller destroys the pair after it has returned the pair's earlier completions.
+        // Until then, the shared queue cannot be destroyed.
         let error = star.shared.destroy().unwrap_err();
         assert_eq!(error.source.errno(), libc::EBUSY);
         assert_eq!(see_off(&star.received.0, &mut star.received.1).len(), 1);

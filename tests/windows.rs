@@ -282,7 +282,7 @@ fn m12_a_pair_with_bound_windows_is_destroyed_at_once() {
     let Link { domain, right, .. } = link;
     right.destroy().unwrap();
     assert!(started.elapsed() < std::time::Duration::from_secs(30));
-    // The handle still owns the memory. The window was freed with the pair, and `dealloc` accepts that.
+    // `bound` still owns its memory. The window was freed with the pair, and `dealloc` accepts that.
     let lapsed = bound.dealloc().unwrap();
     assert_eq!(rest.rejoin_lapsed(lapsed).unwrap().deregister().unwrap().len(), 4096);
     unbound.dealloc().unwrap();

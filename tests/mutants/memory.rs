@@ -208,7 +208,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         without: "what registered types must be",
         changes: &[
             ("memory/owners.rs", "FromBytes + IntoBytes + Immutable + Send", "Send"),
-            // The change above takes bounds from `Plain`, but functions that view bytes as `T` still need them.
+            // The change above removes bounds from `Plain`. Functions that view bytes as `T` still need these bounds.
             ("memory/buffer.rs", "T: Plain", "T: Viewable + zerocopy::IntoBytes"),
             ("memory/opaque.rs", "T: Plain", "T: zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable"),
             ("memory/window.rs", "T: Plain", "T: zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable"),

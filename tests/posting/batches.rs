@@ -22,7 +22,8 @@ fn batches_of_up_to_three_doorbells_arrive_whole() {
             let last = link
                 .left
                 .batch(|batch| {
-                    // Post the first half one by one, the rest in one call, and then the last one, signalled.
+                    // Post the first half one by one, and the others except the last in one call. Then post the last
+                    // one, signalled.
                     let first = requests.by_ref().take((count - 1) / 2);
                     first.for_each(|request| _ = batch.post(request).unwrap());
                     let rest = count - 1 - (count - 1) / 2;
@@ -72,8 +73,8 @@ fn all_items_go_with_one_completion_and_their_buffers_come_back_in_order() {
     const LEN: usize = 24;
     for (depth, in_batch) in [(40, true), (128, true), (40, false), (128, false)] {
         for mut link in WAYS.into_iter().filter_map(|way| link(&domain, depth, way)) {
-            // There are rounds with few items, with none, with more than one doorbell takes (32), and with items that
-            // go past the end of the ledger's ring.
+            // Some rounds have few items, some none, and some more than the 32 that go with one doorbell. In some
+            // rounds, the items go past the end of the ledger's ring.
             let counts: &[usize] = if cfg!(miri) { &[1, 33] } else { &[1, 31, 32, 0, 33, 7, 40, 20, 30, 1] };
             for (round, &count) in counts.iter().enumerate() {
                 let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 40 * LEN / 8]).unwrap();
@@ -141,7 +142,8 @@ fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
             assert!(items.iter().map(|(_, at)| *at).eq(4..count));
             assert_eq!(take_all(&mut link.poller, 4).1, [4]);
         }
-        // `post_all` signals only the last request, even if `make` returns inline requests that are all signalled.
+        // Each of these inline requests asks for a completion, but `post_all` signals only the last one. That
+        // completion retires all three requests, and `next` returns them one by one.
         let mut lengths = vec![0, 8, 1];
         let bytes = [7; 8];
         let inline = |len| WorkRequest::write(Inline(&bytes[..len]), &word(0)).fenced();
@@ -172,7 +174,8 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
         let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
         // These messages are longer than 32 bytes: after a hundred shorter ones, soft iWARP can break the pair.
         let target = region.remote().slice(0..40).unwrap();
-        // Each group of up to 32 requests is posted with one doorbell.
+        // Each tuple is the number of the item that panics, and the number of items. One doorbell posts up to 32
+        // requests, so `post_all` needs a second one for the items after the first 32.
         let places =
             [(0, 5), (3, 5), (4, 5), (0, 32), (15, 32), (16, 17), (35, 50), (49, 50), (0, 1), (16, 32), (31, 32)];
         for (bad, count) in places.into_iter().skip(if cfg!(miri) { 8 } else { 0 }) {
@@ -224,8 +227,9 @@ fn the_buffers_of_a_run_come_back_whatever_is_among_them_and_however_it_ended() 
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 16, way)) {
         let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
         let remote = region.remote();
-        // Some of these batches go past the end of the ledger's ring. In some, the requests `others` have a share
-        // instead of a unique buffer; the last request of the batch can be among them.
+        // Some of these batches go past the end of the ledger's ring. In some batches, the requests whose numbers are
+        // in `others` write from a share instead of a unique buffer. The last request, which is signalled, can be one
+        // of these.
         for (round, others) in [vec![], vec![3], vec![9], vec![0, 1, 2], vec![], vec![8, 9]].into_iter().enumerate() {
             link.left
                 .batch(|batch| {

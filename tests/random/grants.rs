@@ -217,7 +217,7 @@ impl<B: Brand> World<B> {
                 reached = Some(count + 1);
             }
         }
-        // Until the memory is taken back, an automatic device can write while this side reads word by word.
+        // A device that is not stepped can write while this side reads word by word, until the memory is taken back.
         let (under_way, content) = (!ended && self.device.stepped.is_none(), &self.content);
         let is_possible = |(word, found): (usize, &u64)| {
             let covers = |write: &Written| (write.at..write.at + write.words).contains(&word) && write.value == *found;

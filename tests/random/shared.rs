@@ -483,7 +483,8 @@ impl World {
         if limit > most {
             return;
         }
-        // On a stepped device, an event comes immediately. So the event of an earlier limit has already been taken.
+        // A stepped device reports an event at once, so `take_events` has already taken the events of earlier limits.
+        // The new limit replaces the earlier limits, so they cause no more events.
         if self.device.stepped.is_some() {
             self.armed.clear();
         }

@@ -96,8 +96,8 @@ impl World {
             Ok(Progress::Pending(resolving)) => {
                 let is_owed = if matches!(goal, Goal::Nowhere(_)) { is_late } else { has_address };
                 assert!(!(must || at.is_settled && is_owed), "{goal:?} is not resolved");
-                // If this poll has found the address, rdma_cm resolves the route now, and that event has not arrived
-                // yet.
+                // If this poll has found the address, rdma_cm now resolves the route, and the event of the route has
+                // not arrived yet.
                 self.is_settled = false;
                 self.keep(Value::Resolving(resolving, goal, since, has_address || at.is_settled));
             }

@@ -66,18 +66,20 @@ const fn miri(part: Part, leaks: Leaks) -> Fact {
 /// One row for each test program, in alphabetical order.
 #[rustfmt::skip]
 pub const PROGRAMS: &[Program] = &[
-    // Miri would take five minutes for the random programs of `adversary`, so it runs only the tests with these names.
+    // Miri runs only the tests whose names contain one of these strings. The random programs of `adversary` would take
+    // it five minutes.
     Program { name: "adversary", facts: &[OwnProfile, Miri { part: Two, leaks: Allowed, only: &[
         "messages", "a_write_of_a_small", "a_number_that", "a_failure_that", "in_the_middle_of_a_poll", "scopes",
     ] }] },
-    // The other tests of `aio` have threads that poll again and again, which is slow under Miri.
+    // Miri runs only these tests of `aio`. Most of the others have threads that poll again and again, which is slow
+    // under Miri.
     Program { name: "aio", facts: &[Rxe, Siw(&[]), Miri { part: Two, leaks: Allowed, only: &[
         "forgotten", "polled_late", "that_is_dropped", "panics", "lose_nothing",
     ] }] },
     Program { name: "aio_connections", facts: &[Rxe, Siw(&[])] },
     Program { name: "aio_kills", facts: &[StartsPrograms, Waits, Rxe, Siw(&[])] },
-    // Miri would take four minutes for all of `aio_lending`. It runs only these tests, whose memory is lent, has been
-    // lent or was forgotten.
+    // All of `aio_lending` would take Miri four minutes, so Miri runs only these tests. They cover memory that is still
+    // lent, memory that has come back, and memory that was forgotten.
     Program { name: "aio_lending", facts: &[Rxe, Siw(&[]), Miri { part: Two, leaks: Allowed, only: &[
         "lent_memory_comes_back_with_what_the_peer_wrote",
         "a_grant_that_its_owner_ends_is_over_for_the_holder",
@@ -89,22 +91,22 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "allocations", facts: &[OwnProfile, Rxe] },
     Program { name: "alter", facts: &[PlainMemory, Rxe, Siw(&[])] },
     Program { name: "attacks", facts: &[miri(Two, Allowed)] },
-    // Miri would take five minutes for the other tests of `batch_attacks`.
+    // Miri runs only these tests of `batch_attacks`. The others would take it five minutes.
     Program { name: "batch_attacks", facts: &[Rxe, WholeLists, Siw(&[]), Miri { part: Two, leaks: Allowed, only: &[
         "a_longer_batch", "a_batch_within", "that_is_forgotten", "a_vector_of_nothings", "a_destroyed_pair",
     ] }] },
     Program { name: "bindings", facts: &[NoDevice] },
     // Miri does not run `checked`, which tests code without `unsafe`.
     Program { name: "checked", facts: &[PlainMemory, Rxe, Siw(&[]), Arm] },
-    // Miri does not support the epoll instance that `Channel::readiness` needs, and is too slow for some other tests of
-    // `cm`.
+    // Miri runs only these tests of `cm`. It does not support the epoll instance that `Channel::readiness` needs, and
+    // it is too slow for some of the other tests.
     Program { name: "cm", facts: &[Rxe, Siw(&[]), Miri { part: One, leaks: Allowed, only: &[
         "a_client_that_ends", "outlives_its_listener", "identifiers_keep", "a_request_that_is_dropped",
         "flushes_the_receives",
     ] }] },
     Program { name: "cm_clock", facts: &[PlainMemory] },
     Program { name: "cm_datagrams", facts: &[Rxe] },
-    // Miri would take more than a minute for the other tests of `cm_faults`.
+    // Miri runs only these tests of `cm_faults`. The others would take it more than a minute.
     Program { name: "cm_faults", facts: &[
         Miri { part: One, leaks: Allowed, only: &[
             "comes_back", "vanishes", "removed_device", "changed_neighbour",
@@ -136,7 +138,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "mutants", facts: &[NoDevice] },
     Program { name: "perf", facts: &[StartsPrograms, Rxe] },
     Program { name: "pool", facts: &[Rxe, Arm, Siw(&[]), miri(Two, Allowed)] },
-    // The other tests of `posting` are too slow for Miri.
+    // Miri runs only these tests of `posting`. It is too slow for the others.
     Program { name: "posting", facts: &[
         Rxe, WholeLists, Siw(&[]), Miri { part: Two, leaks: Allowed, only: &["items", "buffers_of_a_run"] },
     ] },

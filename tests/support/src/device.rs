@@ -64,8 +64,8 @@ pub fn deviates(case: &str) -> bool {
         Kernels::Newer => is_linux_6_12(),
     };
     let is_rxe = context().name().starts_with("rxe");
-    // In the three cases of windows, a soft device that lacks the promise of windows is allowed to deviate as soft-RoCE
-    // does.
+    // These three cases are about windows. In them, a soft device that lacks `Promise::Windows` is allowed to deviate
+    // as soft-RoCE does.
     let is_of_windows = ["C082", "C088", "C089"].contains(&case) && lacks(Promise::Windows);
     is_of_windows || does && is_rxe
 }
@@ -103,8 +103,8 @@ pub fn lacks(promise: Promise) -> bool {
     match promise {
         Promise::Reset => !promises.reset_is_a_barrier(),
         Promise::EndAtOnce => !promises.pairs_end_at_once(true),
-        // Only a soft device counts as lacking this promise. Soft-RoCE, which is not a soft device, keeps the promise,
-        // except for the bounds of a window and for accesses that are under way when the window ends.
+        // Only a soft device counts as lacking this promise. On soft-RoCE, `windows_are_barriers` is false too, because
+        // of the deviations C082, C088 and C089. Apart from these, soft-RoCE keeps the promise.
         Promise::Windows => !on_hardware() && !context.promises().windows_are_barriers(),
         Promise::Events => promises.provider() == "adversary",
         Promise::SparedPairs => context.is_iwarp() && !promises.failed_connects_spare_pairs(),

@@ -63,8 +63,8 @@ unsafe impl ForeignMemory for Counted {
 
     unsafe fn from_parts(bytes: NonNull<[u8]>, (len, freed): Self::Parts) -> Self {
         let words = std::ptr::slice_from_raw_parts_mut(bytes.as_ptr().cast::<u64>(), len);
-        // SAFETY: the caller passes once what `into_parts` returned. So `words` is the box that `into_parts` took
-        // apart, and nobody else owns it.
+        // SAFETY: the caller passes what one call of `into_parts` returned, and passes it only once. So `words` is the
+        // box that `into_parts` took apart, and nobody else owns it.
         Self(unsafe { Box::from_raw(words) }, freed)
     }
 }
