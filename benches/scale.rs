@@ -109,7 +109,7 @@ fn everything<B: Brand>(
         );
     }
     println!();
-    // The pairs that `memory` makes have queues that are up to four times as deep.
+    // `memory` also makes pairs whose queues are four times as deep as those of `LIMITS`.
     let counts: Vec<usize> = counts.into_iter().filter(|&count| fits(4 * count)).collect();
     memory(context, domain, port, &counts);
     println!();
@@ -188,9 +188,10 @@ fn memory<B: Brand>(context: &Context, domain: &ProtectionDomain<B>, port: &Port
     );
     for &count in counts {
         let ((shallow, device), (deep, _)) = (owned(count, 16), owned(count, 64));
-        // Each of the two work queues of a deep pair has 48 slots more than that of a shallow pair.
+        // A deep pair has 96 slots more than a shallow pair: 48 in each of its two work queues.
         let slot = (deep - shallow) / 96.0;
-        // A slot is one word. A larger result includes ledger memory that the shallow pairs did not use.
+        // A shallow pair has 32 slots of one word each. `slot` is more than a word if the ledgers' memory has free
+        // blocks.
         println!("{count:>7} {:>34.0} {slot:>22.1} {device:>22.0}", shallow - 32.0 * size_of::<u64>() as f64);
         if device == 0.0 && context.is_soft() {
             println!("        (no symbols: what is the soft device's counts as the library's)");

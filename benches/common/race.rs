@@ -94,8 +94,8 @@ pub(crate) fn race(seed: u64, threads: usize, lives: usize) -> Tally {
 
 fn race_in<B: Brand>(fabric: &Fabric, domain: &ProtectionDomain<B>, seed: u64, threads: usize, lives: usize) -> Tally {
     let port = domain.context().active_port().expect("a port");
-    // Each lane has two pairs at a time. The room of a destroyed pair comes back late, so the queue has room for a
-    // third pair of each lane. A lane that finds no room waits.
+    // Each thread runs one lane, with two pairs at a time. The room of a destroyed pair comes back late, so the queue
+    // has room for a third pair of each lane. A lane that finds no room waits.
     let (queue, poller) = domain.completion_queue(LIMITS.completions() * 3 * threads as u32).expect("a queue");
     let owners = Mutex::new(HashMap::new());
     let course = Course { fabric, domain, port: &port, queue: &queue, owners: &owners };

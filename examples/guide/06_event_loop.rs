@@ -59,8 +59,8 @@ fn main() -> anyhow::Result<()> {
                 pair.post_send(message)?;
             }
         }
-        // Take completions after every event: perhaps a request has completed while it was posted, or a timer of the
-        // device is due.
+        // Take completions after every `events.poll`. It can return because the time of `next_timer` is over. Then the
+        // device must be polled, and no event says so.
         left -= take_completions(&mut poller)?;
     }
     Ok(())

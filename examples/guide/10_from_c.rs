@@ -19,7 +19,7 @@ fn main() -> anyhow::Result<()> {
     let domain = context.named_domain(FromC)?;
     // mr = ibv_reg_mr(pd, memory, 4096, IBV_ACCESS_LOCAL_WRITE)
     let region = domain.register::<LocalWrite, _>(vec![0_u8; 4096])?;
-    // sge = { .addr = memory, .length = 2048, .lkey = mr->lkey }, and the other half
+    // sge = { .addr = memory, .length = 2048, .lkey = mr->lkey }, and another sge for the other half
     let (_rest, whole) = region.split();
     let (mut message, receive) = whole.split_at(2048)?;
     // cq = ibv_create_cq(context, 16, NULL, ibv_create_comp_channel(context), 0)
@@ -32,7 +32,7 @@ fn main() -> anyhow::Result<()> {
     let mut pair = pair.into_init(init)?;
     // ibv_post_recv(qp, { .wr_id = 1, .sg_list = &sge, .num_sge = 1 }, &bad_wr)
     let receive_id = pair.post_receive(receive)?;
-    // Both sides exchange qp_num, PSN, LID and GID by a socket of their own. Here the pair is its own peer.
+    // In C, both sides exchange qp_num, PSN, LID, GID and MTU over a TCP socket. Here the pair is its own peer.
     let peer = pair.endpoint();
 
     // ibv_modify_qp: IBV_QPS_RTR | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | ..

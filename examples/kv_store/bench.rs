@@ -67,7 +67,7 @@ impl Mark {
 
     /// The value that a client writes after it has read `value`.
     pub(crate) fn after(key: &Key, value: Option<Value>, client: u64) -> Value {
-        // A torn value gives an empty value here. The caller then passes the torn value to `of`, and reports the error.
+        // A torn value gives an empty value here. The callers check `value` with `of` too, and report the error.
         Self::of(key, value).map_or_else(|_| Value::empty(), |mark| Self { count: mark.count + 1, client }.to_value())
     }
 

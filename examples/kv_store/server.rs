@@ -87,7 +87,7 @@ impl House<'_> {
                     }
                     Err(error) => match error.kind() {
                         io::ErrorKind::WouldBlock => thread::sleep(Duration::from_millis(10)),
-                        // The client closed the connection before it was accepted.
+                        // A client left before it was accepted, or a signal came. The server goes on.
                         io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => {}
                         _ => {
                             self.closing.close();

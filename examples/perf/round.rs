@@ -344,7 +344,7 @@ impl Client<'_> {
     where
         ReliableConnection: Carries<K>,
     {
-        // The requests of a group are posted together, and only the last one is signalled. perftest signals one of 100.
+        // The requests of a group are posted together, and only the last one is signalled.
         let group = (pool.len() as u64 / 8).clamp(1, 16);
         let mut start = Instant::now();
         let mut now = start;
@@ -617,8 +617,8 @@ impl Player {
     fn receive_messages(&mut self, watch: &mut Watch<'_>) -> Result<u64, Fault> {
         let mut count = 0;
         while watch.stop != Some(count) {
-            // `watch.stop` is how many messages the other side has sent, once it has finished. Even then, perhaps the
-            // last completions still have to be polled here.
+            // `watch.stop` is `None` until the other side has finished. Then it is how many messages were sent, and the
+            // last of them perhaps still have to be polled here.
             let completion = match watch.stop {
                 None => watch.next_unless_stopped(&mut self.receives)?,
                 Some(_) => Some(watch.next(&mut self.receives)?),

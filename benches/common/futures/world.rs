@@ -195,7 +195,8 @@ impl World {
         let serving = tokio::spawn(async move {
             while let Some(Ok(message)) = soon(right.next()).await {
                 world.count("messages");
-                // If the pair has failed meanwhile, this post is refused. Earlier messages still come out.
+                // If the pair has failed, this post is refused. The loop goes on, because messages that arrived before
+                // the failure still come out.
                 drop(right.post_receive(message.into_received().expect("a message")));
             }
             (right.closed().await, right)
@@ -216,9 +217,9 @@ impl World {
         for task in tasks {
             assert!(soon(task).await.is_ok() || is_cut);
         }
-        // These messages can still be in flight when the connection ends. They are one fewer than the receives of the
-        // other side, so at least one receive is left, and its flush tells the other side of the end. (A receive that
-        // the other side posts after the pair has failed is not enough: on soft iWARP it does not come out.)
+        // Send one message fewer than the other side has receives, so that at least one of its receives is left. The
+        // flush of that receive tells the other side of the end. (On soft iWARP, a receive that is posted after the
+        // pair has failed does not complete.)
         for _ in 1..RECEIVES {
             let permit = soon(sender.room()).await.expect("room");
             let buffer = soon(self.pool.take(LEN)).await.expect("a buffer");
@@ -393,8 +394,8 @@ impl World {
         for task in tasks {
             task.await.expect("no panic");
         }
-        // On iWARP, the kernel can keep the pair of an abandoned connect for seconds, so call `give_up` more rarely
-        // there.
+        // On iWARP, the kernel can keep a pair for seconds after its connection attempt was given up. So call `give_up`
+        // more rarely there.
         if !self.is_iwarp || random.one_in(4) {
             self.give_up(random).await;
         }

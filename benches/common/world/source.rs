@@ -119,7 +119,7 @@ impl<'env, B: Brand + 'env> Source<'_, B> {
             );
         }
         match kind {
-            // Rarely, write to memory that the peer refuses, which breaks both ends.
+            // Rarely, write to a region that has been deregistered. The peer refuses the write, and both ends break.
             6 if self.random.one_in(300) => {
                 buffer.set_len(8).expect("within its capacity");
                 let which = which(&buffer);
