@@ -374,6 +374,20 @@ fn the_end_of_a_peer_flushes_the_receives() {
     assert!(failure.into_buffer().is_some());
 }
 
+/// The link tells of the end first, and moves no pair. The connection moves the pair when it is asked.
+#[test]
+fn an_end_that_the_link_has_told_flushes_the_receives_too() {
+    let (mut listener, at) = listener();
+    let [mut client, server] = connected(&mut listener, at, &Parameters::default());
+    client.connection.pair.post_receive(client.side.domain.buffer(64).unwrap()).unwrap();
+    drop(server);
+    let end = client.connection.link.wait_end(PATIENCE).unwrap();
+    assert!(matches!(end, Some(Cause::Disconnected)), "{end:?}");
+    assert!(client.connection.poll_end().unwrap().is_some());
+    let failure = client.side.poller.wait(PATIENCE).unwrap().check().unwrap_err();
+    assert!(failure.into_buffer().is_some());
+}
+
 /// CM023, CM024
 #[test]
 fn both_sides_disconnect_and_their_numbers_rest() {
