@@ -1,8 +1,8 @@
 //! A work queue of a queue pair: one end of a ledger, and the right to post to the pair.
 //!
-//! This file says what a queue is, and how it ends. [Posting](post) is a child module, and so is the [stage] of batches:
-//! no other file reads the address of the pair here, or writes the requests that the provider reads. (Sessions and binds
-//! of windows get the address from these files.)
+//! This file says what a queue is, and how it ends. [Posting](post) is a child module, and so is the [stage] of
+//! batches: no other file reads the address of the pair here, or writes the requests that the provider reads. (Sessions
+//! and binds of windows get the address from these files.)
 
 mod post;
 mod stage;

@@ -97,8 +97,8 @@ impl<T: Plain> AsVec<T> for Box<[T]> {}
 /// Rebuilds the vector that was taken apart.
 fn rebuild_vec<T: Plain, M: AsVec<T>>(parts: TakenApart<M>) -> Vec<T> {
     let (address, (len, capacity)) = (parts.address(), parts.into_kept());
-    // SAFETY: these are the pointer, the length and the capacity of a vector that was taken apart (`AsVec`). They are used only
-    // once. Nobody else uses the bytes (`TakenApart`, 0), and any bytes are a valid `T`.
+    // SAFETY: these are the pointer, the length and the capacity of a vector that was taken apart (`AsVec`). They are
+    // used only once. Nobody else uses the bytes (`TakenApart`, 0), and any bytes are a valid `T`.
     unsafe { Vec::from_raw_parts(address.as_ptr().cast(), len, capacity) }
 }
 

@@ -100,8 +100,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.core.limits
     }
 
-    /// How many sends, writes, reads and atomics are in flight: posted, and not yet out of the poller, or posted after one
-    /// that is not.
+    /// How many sends, writes, reads and atomics are in flight: posted, and not yet out of the poller, or posted after
+    /// one that is not.
     pub fn sends_in_flight(&self) -> u32 {
         self.inner.send.outstanding()
     }

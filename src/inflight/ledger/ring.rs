@@ -39,9 +39,9 @@ use std::sync::Arc;
 struct Ledger<T> {
     /// # Invariants
     ///
-    /// 0. Each cell from `retired` to before `posted` holds a value. Only the cell of the sole value is empty, and those
-    ///    that an [`AnyOrderRetirer`] has marked as taken. Only the retirer touches these cells, and only the poster
-    ///    touches the others. (A poster that takes its newest value back lowers `posted` first.)
+    /// 0. Each cell from `retired` to before `posted` holds a value. Only the cell of the sole value is empty, and the
+    ///    cells that an [`AnyOrderRetirer`] has marked as taken. Only the retirer touches these cells, and only the
+    ///    poster touches the others. (A poster that takes its newest value back lowers `posted` first.)
     posted: AtomicU64,
     /// 1. Only the retirer writes it.
     retired: AtomicU64,
