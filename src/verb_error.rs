@@ -22,6 +22,8 @@ impl VerbError {
     /// A failure of a `verb` of the data path. `result` is an errno or a negative errno. It tells nothing if it is -1,
     /// which some providers return for any failure, or 0, which siw returns for a list that it has not queued as a
     /// whole. Then the errno of the error is `EIO`.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn of_data_path(verb: &'static str, result: i32) -> Self {
         Self::new(verb, if matches!(result, 0 | -1) { libc::EIO } else { result.saturating_abs() })
     }
