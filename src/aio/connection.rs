@@ -233,8 +233,8 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
             return found;
         }
         if self.poll_link(context).is_ready() {
-            // `poll_link` moves the pair to Error when the link has ended. Perhaps that has flushed receives since the
-            // first `poll_next` above.
+            // When the link has ended, `poll_link` moves the pair to Error. That flushes the receives, so look for one
+            // again.
             return self.receiver.poll_next(context);
         }
         Poll::Pending
@@ -295,15 +295,15 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
     fn poll_link(&mut self, context: &mut Context<'_>) -> Poll<End> {
         let Self { sender, link, .. } = self;
         if let Some(end) = &link.end {
-            // Perhaps `Link::closed` has found the end: it has no sender, so it cannot move the pair to Error. So move
-            // the pair here, unless it is broken already.
+            // If `Link::poll_closed` has found this end, the pair was not moved to Error: a `Link` has no sender to
+            // move it with. So move the pair here, unless it is broken already.
             if !matches!(end, End::Queue(_)) && !sender.is_broken() {
                 let _ = sender.abort();
             }
             return Poll::Ready(end.clone());
         }
         if let Poll::Ready(end) = link.bond.poll_end(context) {
-            // Note the end before `abort`, since `abort` wakes tasks, and a waker can panic.
+            // Record the end before the call of `abort`: `abort` wakes tasks, and a waker can panic.
             let end = link.end_with(sender.number(), end);
             // `abort` moves the pair to Error. Otherwise the receives would never come out. A failure of `abort` is
             // ignored: it fails if the device is gone.

@@ -425,8 +425,8 @@ impl<B> Desk<B> {
             if !is_noted {
                 state.lanes.with(id.key().slot(), |lane, tally| lane.abandon(id, tally, &mut after));
                 is_noted = true;
-                // If no handle is left, the driver perhaps has nobody to sleep for any more. Wake it, so that it can
-                // end.
+                // If no handle is left, perhaps the driver has stayed only for the future of this request. Wake the
+                // driver, so that it can end.
                 if state.handles == 0
                     && let Some(driver) = state.take_driver()
                 {
@@ -572,10 +572,9 @@ impl<B> State<B> {
             if after.is_empty() && self.may_release() && completion.is_success() && is_wanted(self, completion.id()) {
                 return Some(completion);
             }
-            // If somebody waits, the check above perhaps failed only because the poller holds more completions. Then
-            // the wanted completion goes to its place, and `kept` takes it from there. If nobody waits, `kept` is not
-            // called: the wanted completion then goes to its place only in rare cases, in which the caller's slow path
-            // finds it.
+            // If a check above has failed, `settle` puts even a wanted completion in its place. While somebody waits,
+            // that is common: `may_release` is false as long as the poller holds completions. So `kept` then looks in
+            // that place. If nobody waits, that is rare, and the caller's slow path finds the completion.
             let may_be_in_place = self.lanes.tally.waits > 0;
             self.settle(completion, after);
             if may_be_in_place
@@ -612,8 +611,8 @@ impl<B> State<B> {
                 Settled::Done => {}
                 Settled::NoRoom => return Attempt::Again,
                 Settled::Failed(error) => {
-                    // Completions that were settled before the error are returned first. The next poll returns the
-                    // error again.
+                    // A completion that was settled before the error is returned first. The error is not lost: the next
+                    // poll returns it again.
                     return match ready(self) {
                         Some(found) => Attempt::Ready(found),
                         None => Attempt::Failed(error, self.take_wakers()),

@@ -181,7 +181,7 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         if let Some(kept) = self.kept.take() {
             return Poll::Ready(Some(checked(Ok(kept))));
         }
-        // Perhaps an earlier call has left a wait for a buffer, and the pool has set a buffer aside for that wait. Post
+        // If an earlier call has left a wait for a buffer, the pool has perhaps set a buffer aside for that wait. Post
         // that buffer first. The result is ignored: if the buffer cannot be posted, the loop below finds out why.
         if self.refill.as_ref().is_some_and(|refill| refill.waits()) {
             let _ = self.poll_refill(context);
@@ -223,8 +223,8 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
 
     /// Waits for a buffer of the pool, and posts it. False if no receive can be posted.
     fn poll_refill(&mut self, context: &mut Context<'_>) -> Poll<bool> {
-        // If the sends have another poller, perhaps a send has failed and nobody polls there. Poll there, since a
-        // failed send breaks the pair, which ends this wait.
+        // If the sends have another poller, perhaps nobody polls it. So poll it here: a failed send breaks the pair,
+        // and that ends this wait.
         if let Some((desk, _)) = self.lane.other() {
             desk.settle_up_to(1);
         }

@@ -394,9 +394,9 @@ impl Inbox {
                 mail = self.lock();
                 continue;
             }
-            // A sleep on `turn` must end at the next timer, too. The thread that sleeps on the descriptor does not know
-            // a timer that was set after it fell asleep. To wake that thread, the soft device makes the descriptor
-            // readable, but `sort` in this thread can make it unreadable before that thread wakes.
+            // A sleep on `turn` must end at the next timer, too, since the thread that sleeps on the descriptor perhaps
+            // does not learn of that timer. When a timer is set, the soft device makes the descriptor readable, to wake
+            // that thread. But `sort` in this thread can make the descriptor unreadable again before that thread wakes.
             let at_most = self.raw.next_timer().map_or(left, |timer| left.min(timer));
             if mail.has_sleeper {
                 mail = self.turn.wait_timeout(mail, at_most).unwrap_or_else(PoisonError::into_inner).0;

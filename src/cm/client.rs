@@ -367,8 +367,8 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
         };
         match found {
             // On iWARP, the event of a removal can come while another thread is still in `rdma_connect`. `join` would
-            // wait for that thread, so call `give_up`, which does not wait. Every other end comes only after
-            // `rdma_connect`, so the next arm calls `join`.
+            // wait for that thread, so call `give_up`, which does not wait. At every other end, `rdma_connect` has
+            // returned or soon returns, so the next arm calls `join`.
             Meaning::End(cause @ Cause::DeviceRemoved) => Err(self.give_up(cause)),
             Meaning::End(cause) => {
                 let (id, pair) = self.asked.join();
@@ -399,9 +399,9 @@ impl<B: Brand, T: Reliable> Connecting<B, T> {
             libc::ECONNRESET | libc::EPIPE => (Cause::PeerGone(error), true),
             _ => (id.events.cause_of(error), true),
         };
-        // ASSUMPTION: without a TCP stream, the device does nothing to the pair, now or later, if the provider promises
-        // that (`is_spared_by_failed_connects`). The query is only an additional check: it shows whether the device has
-        // moved the pair all the same, but not every device reports such a move.
+        // ASSUMPTION: if no TCP stream was made, and the provider gives the promise (`is_spared_by_failed_connects`),
+        // the device leaves the pair alone, now and later. The query is an additional check: if the device has moved
+        // the pair all the same, the query perhaps shows that.
         let is_moved =
             had_stream || !pair.is_spared_by_failed_connects() || matches!(pair.query_state(), Ok(DeviceState::Error));
         Failed::ending(id, after_failure(pair, is_moved), cause)

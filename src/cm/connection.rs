@@ -132,7 +132,7 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
         let had_ended = self.link.end.is_known();
         let end = self.link.end_by(patience)?;
-        // A program that has asked the link before knows the end already, although the pair was not moved.
+        // If the program has asked the link before, the end was known before this call, but the pair was not moved.
         if end.is_some() && !(had_ended && self.pair.is_in_error()) {
             // The error is ignored: it can mean that the device has already moved the pair to Error by itself, or that
             // the device was removed.

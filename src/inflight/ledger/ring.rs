@@ -218,7 +218,7 @@ impl<T> Drop for LedgerRef<T> {
         const { assert!(!needs_drop::<Ledger<T>>()) };
         let at = self.0;
         // Only the last holder frees the ledger. Release and acquire: all that the other holders did with the ledger
-        // happens before that.
+        // happens before the ledger is freed.
         if at.holders.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
@@ -276,7 +276,7 @@ pub(crate) struct Poster<T, P = ()> {
 
 impl<T, P> Drop for Poster<T, P> {
     fn drop(&mut self) {
-        // SAFETY: nobody but this poster uses the `P` (0), and this drop is its last use.
+        // SAFETY: the user data is alive, and nobody but this poster uses it (0). This drop is its last use.
         unsafe { self.user_data_at().drop_in_place() };
     }
 }
