@@ -168,8 +168,8 @@ impl Regions {
                 }
                 let addr = region.find(entry.addr, part)?;
                 // The part is exposed if a peer can access all of it: through a region with remote rights, or through
-                // one window. The device accesses an exposed part by atomics of whole aligned words. That is possible,
-                // because an exposed region consists of such words, and so does a window on any other region.
+                // one window. The device accesses an exposed part by atomics of whole aligned words. A region with
+                // remote rights consists of such words. A window on a region without remote rights does too.
                 let exposed = region.is_exposed() || region.windows > 0 && self.in_window(index, addr, part);
                 to.push(region.memory.span(addr, part, exposed, write, &self.era)?);
                 left -= part;

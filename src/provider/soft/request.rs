@@ -65,7 +65,7 @@ pub(super) fn checked(
     let Asked { id, flags, operation, extra, to, elements, len } = asked;
     let has = |flag: ibv_send_flags| flags & flag.0 != 0;
     let inline = if has(ibv_send_flags::IBV_SEND_INLINE) && !operation.is_local() {
-        // The pair's limit does not apply to an atomic write, whose 8 bytes are part of the request.
+        // `max_inline_data` does not limit an atomic write: its 8 bytes always have room in the request.
         let most = if matches!(operation, Operation::AtomicWrite(_)) { 8 } else { pair.cap.max_inline_data };
         if !operation.is_outgoing() || len > u64::from(most) {
             return Err(libc::EINVAL);

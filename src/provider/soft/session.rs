@@ -50,7 +50,7 @@ impl Draft {
         if !serves(pair.transport, self.opcode) {
             return Err(libc::EINVAL);
         }
-        // Inline data counts as one element.
+        // Inline data count as one element.
         let (count, len) = match &self.inline {
             Some(data) => (1, data.len() as u64),
             None => (self.elements.len(), total(&self.elements)),

@@ -34,8 +34,8 @@ fn requests_complete_in_order_and_once() {
         let mut pairs: Vec<(usize, Pair)> = (0..4).map(|number| (number % 2, nodes[number % 2].pair())).collect();
         let regions: Vec<Region> =
             [0, LOCAL, READ, ALL].iter().flat_map(|access| nodes.iter().map(|node| node.memory(8, *access))).collect();
-        // For each work queue (the number of its pair, and whether it sends), the id of its last completion. In each
-        // queue the ids must increase, because a later request has a greater id.
+        // The id of the last completion of each work queue. The key is the number of the pair with its node, and
+        // whether the queue is the send queue. A later request has a greater id, so the ids of a queue must increase.
         let mut last: HashMap<(u32, bool), u64> = HashMap::new();
         let mut id = 0;
         for _ in 0..steps {
@@ -137,8 +137,9 @@ fn requests_of_all_transports_complete_in_order_and_once() {
         let addresses: Vec<_> = (0..4_usize)
             .map(|number| nodes[number % 2].address(if number < 2 { nodes[1 - number].gid(1) } else { RAW }))
             .collect();
-        // For each work queue, the id of its last completion. In each queue the ids must increase, because a later
-        // request has a greater id.
+        // The id of the last completion of each work queue. The key is the node, the number of the pair (0 for a shared
+        // receive queue), and whether the queue is a send queue. A later request has a greater id, so the ids of a
+        // queue must increase.
         let mut last: HashMap<(usize, u32, bool), u64> = HashMap::new();
         let mut id = 0;
         for _ in 0..steps {

@@ -175,7 +175,8 @@ impl Node {
                     // SAFETY: the other events are about a pair: `IBV_EVENT_QP_*`, `IBV_EVENT_COMM_EST` and
                     // `IBV_EVENT_SQ_DRAINED`. The device sets the member `qp` in them.
                     let qp = unsafe { event.element.qp };
-                    // SAFETY: the pair is alive: when a pair is destroyed, the device drops its events.
+                    // SAFETY: the device drops the events of a pair when the pair is destroyed, so the pair of this
+                    // event is alive.
                     unsafe { (*qp).qp_num }
                 }
             };

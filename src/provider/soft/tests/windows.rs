@@ -160,12 +160,13 @@ fn m2_m3_what_cannot_be_bound() {
     link.right.window(TWO);
     link.fabric.run();
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_MW_BIND_ERR)]);
-    // The region is deregistered before the bind is executed, and another region gets the same index.
+    // The region is deregistered before the bind is executed, and another region gets the same index, but another key.
     let link = Link::manual();
     let (region, window) = (link.right.memory(1, LOCAL | BIND), link.right.window(TWO));
     link.right.send(link.b, Request::bind(1, window, bind_info(&region, 0, 8, READ)));
     link.right.deregister(&region).unwrap();
-    // SAFETY: the domain and the memory are alive. The new region gets the index of the old region, but another key.
+    // SAFETY: the domain is alive. The node keeps the memory of `region` until the node is dropped, and the new region
+    // ends before that.
     let again = unsafe { Soft.reg_mr(link.right.domain, region.words.cast(), 8, ibv_access_flags(LOCAL | BIND)) };
     link.fabric.run();
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_MW_BIND_ERR)]);
@@ -254,8 +255,8 @@ fn m6_a_window_of_type_2_serves_one_pair() {
         let from = link.right.memory(1, 0);
         let request = Request::write(5, &[from.sge(0, 8)], &region, 0).at(region.addr(), rkey_of(window));
         link.right.send(other, request);
-        // If the write is refused, the pair enters Error as the responder, because it is its own peer. So the write is
-        // flushed instead of answered.
+        // The pair is its own peer. If the pair refuses the write as the responder, it enters Error, and its own write
+        // is flushed.
         let expected = if served == SUCCESS { SUCCESS } else { FLUSHED };
         assert_eq!(link.right.completed(), [(5, expected)]);
     }
@@ -415,7 +416,7 @@ fn a_bind_and_the_send_of_its_key_stay_in_order() {
 
 #[test]
 fn what_lies_behind_a_window_is_touched_by_whole_words() {
-    // The owner of the region receives into memory behind the window, and then sends from this memory. Miri checks
+    // One entry of the receive lies behind the window, one outside of it, and one across its beginning. Miri checks
     // these accesses for data races.
     let link = Link::automatic();
     let region = link.right.memory(4, LOCAL | BIND);
