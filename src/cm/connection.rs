@@ -13,6 +13,7 @@ use crate::queue::QueuePair;
 use crate::queue::state::{Errored, ReadyToSend};
 use crate::queue::transport::{Reliable, ReliableConnection};
 use crate::verb_error::VerbError;
+use std::mem;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,8 @@ pub struct Link {
     pub(super) id: Identifier,
     /// How the connection has ended; `None` while it lasts.
     end: Ended,
+    /// Whether a [`Connection`] has moved its pair to Error because of the end. A link by itself has no pair to move.
+    has_moved_pair: bool,
     advice: Option<Advice>,
 }
 
@@ -95,7 +98,7 @@ impl Link {
 
 impl<B: Brand, T: Reliable> Connection<B, T> {
     pub(super) fn new(pair: QueuePair<B, ReadyToSend, T>, id: Identifier, data: PeerData) -> Self {
-        Self { pair, data, link: Link { id, end: Ended::default(), advice: None } }
+        Self { pair, data, link: Link { id, end: Ended::default(), has_moved_pair: false, advice: None } }
     }
 
     /// The address of this side.
@@ -130,10 +133,8 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     }
 
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
-        let had_ended = self.link.end.is_known();
         let end = self.link.end_by(patience)?;
-        // If the program has asked the link before, the end was known before this call, but the pair was not moved.
-        if end.is_some() && !(had_ended && self.pair.is_in_error()) {
+        if end.is_some() && !mem::replace(&mut self.link.has_moved_pair, true) {
             // The error is ignored: it can mean that the device has already moved the pair to Error by itself, or that
             // the device was removed.
             let _ = self.pair.end_traffic();

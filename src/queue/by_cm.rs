@@ -77,18 +77,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         ]
     }
 
-    /// Whether the pair is known to be in Error: a request failed, or [`end_traffic`](Self::end_traffic) moved it. A
-    /// poisoned pair takes no posts either, but its device perhaps goes on.
-    pub(crate) fn is_in_error(&self) -> bool {
-        self.inner.core.is_broken() && !self.inner.core.is_poisoned()
-    }
-
     /// Moves the pair to Error, whatever its type says.
     pub(crate) fn end_traffic(&self) -> Result<(), VerbError> {
-        self.inner.core.modify(Modify::to(raw_state::IBV_QPS_ERR))?;
-        // If nothing is in flight, no flushed request tells the poller that the pair is in Error. So record that here.
-        self.inner.core.note_broken();
-        Ok(())
+        self.inner.core.modify(Modify::to(raw_state::IBV_QPS_ERR))
     }
 }
 
