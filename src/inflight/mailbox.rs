@@ -90,7 +90,8 @@ mod models {
             let (orphanage, device) = (Arc::clone(&mailbox), Arc::clone(&completions));
             let program = thread::spawn(move || {
                 poster.try_push(0).unwrap();
-                // The device completes the first request, then the pair is destroyed with the second in flight.
+                // The device completes the first request. Then the pair is destroyed while the second request is in
+                // flight.
                 device.fetch_add(1, Ordering::Release);
                 poster.try_push(1).unwrap();
                 drop(poster);
@@ -98,8 +99,8 @@ mod models {
             });
             let (mut out, mut polled, mut orphaned) = (Vec::new(), 0, false);
             while !orphaned {
-                // The mail is read before the poll. If it says that the pair was destroyed, the poll finds the only
-                // completion of that pair, unless an earlier poll has found it.
+                // Read the mail before the poll. If the mail says that the pair was destroyed, the device has completed
+                // the first request already. So this poll finds that completion, unless an earlier poll has found it.
                 let destroyed_before = mailbox.is_flagged() && !mailbox.take().is_empty();
                 if completions.load(Ordering::Acquire) > polled {
                     let (value, before) = retirer.retire(u64::from(polled) * STEP).unwrap();

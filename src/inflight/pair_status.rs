@@ -117,8 +117,8 @@ impl PairStatus {
     pub(crate) fn note_failure(&self, side: QueueKind, failed: Status) -> Option<Status> {
         let first = self.first_failure_of(side);
         let sends_only = side == QueueKind::Send && self.unreliable;
-        // A flush is never recorded as the first failure: its cause is another failure, which the poller has perhaps
-        // not seen, or a move to Error.
+        // A flush is always the result of another failure or of a move to Error. So a flush is never recorded as the
+        // first failure.
         if first.is_none() && failed != Status::Flushed {
             // A word of 0 means "no failure", so the code is stored plus 1.
             let kept = failed.code().unwrap_or(u32::MAX - 1).saturating_add(1);

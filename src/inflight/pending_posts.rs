@@ -305,8 +305,8 @@ impl<'q> PendingPosts<'q> {
     /// its memory. The request was in slot `at` of the stage.
     pub(super) fn take_back(&mut self, unqueued: &mut Unqueued, at: usize) -> Option<Entry> {
         let entry = self.queue.take_back(unqueued)?;
-        // After a doorbell no request is pending, so `end` is the next id of the queue. The take-back has lowered that
-        // id.
+        // No request is pending after a doorbell, so `end` must be the next id of the queue. The take-back has lowered
+        // that id.
         self.end = self.queue.id();
         if let Some(slot) = self.slot(at) {
             slot.undo_fill(&entry);

@@ -54,8 +54,8 @@ fn all_in_session<B: Brand, X, M: Postable<B>, K>(
     let bounds = pending.bounds();
     let mut session = pending.session_writer(sessions);
     // Each call of `add_some` is a loop. Two short loops are faster than one long loop: the processor predicts the end
-    // of a loop over half a stage, but not the end of a loop over a whole stage. The branch history is too short for
-    // that, since it also holds the branches of the provider.
+    // of a loop over half a stage, but not the end of a loop over a whole stage. The processor's branch history is too
+    // short for a whole stage, since it also holds the branches of the provider.
     let mut other = session.add_some((count - 1).min(STAGED / 2), &mut items, &mut make);
     if other.is_none() {
         let rest = items.left() - 1;

@@ -266,8 +266,9 @@ impl<'env, B> RawBatch<'_, 'env, B> {
     fn signal_last(&mut self, before: WorkId) -> usize {
         let added = self.added_since(before);
         if added != 0 {
-            // `signal_newest` needs a pending request. The newest request is pending: before the end of a batch, the
-            // doorbell rings only when a request finds no room, and that request is added after the doorbell.
+            // The newest request is pending, as `signal_newest` requires. Before the end of a batch, the doorbell rings
+            // only to make room for a request. Either that request is added after the doorbell, or `signal_last` is not
+            // called.
             self.pending.signal_newest();
         }
         added

@@ -352,8 +352,8 @@ mod tests {
             assert_eq!(pair.destroy(None).unwrap_err().errno(), libc::EBUSY);
             pair.destroy(Some((&mut send, &mut receive))).unwrap();
             assert_eq!((send.room(), receive.room()), (0, 0));
-            // `destroy` has ended the send queue. The queue stays ended even after `renew`, which a reset of a pair
-            // calls.
+            // `destroy` has ended the send queue. A reset of a pair calls `send.renew`, which must not revive an ended
+            // queue.
             let ([poster, _], terms) = to_post(domain);
             terms.status.renew();
             send.renew(poster, terms.status);

@@ -149,9 +149,8 @@ impl Session {
             Data::Registered(part) => {
                 // SAFETY: the descriptor is alive, since the ledger owns it (caller).
                 let part = unsafe { part.as_ref() };
-                // `message_bytes` returns the number of filled bytes, which equals the `length` of the `Call`: for a
-                // send or a write, `length` is the number of filled bytes; for a read or an atomic, `Data::of` has set
-                // that number to `length`.
+                // `message_bytes` equals the `length` of the `Call`. For a send or a write, `length` is the number of
+                // filled bytes. For a read or an atomic, `Data::of` has set the number of filled bytes to `length`.
                 let length = part.message_bytes();
                 // SAFETY: the pair has this function (0).
                 unsafe { verbs::ibv_wr_set_sge(qp, part.lkey(), part.device_addr(), length) };

@@ -660,9 +660,9 @@ impl<A: Access> UniqueRegion<A> {
     where
         A: PeerCannotWrite,
     {
-        // SAFETY: the bytes are the region's, mapped and initialised: `Whole` offers this for `Memory` only, which no
-        // other process writes. Nobody writes them while they are borrowed: the rights let no peer write (1), and no
-        // request names the bytes (0), so the device does not write them either.
+        // SAFETY: the bytes are the region's, mapped and initialised: `Whole` offers this only for a `Memory`, and no
+        // other process writes the bytes of a `Memory`. Nobody writes them while they are borrowed: the rights let no
+        // peer write (1), and no request names the bytes (0), so the device does not write them either.
         unsafe { slice::from_raw_parts(self.address().as_ptr(), self.len_bytes()) }
     }
 
@@ -671,9 +671,9 @@ impl<A: Access> UniqueRegion<A> {
     where
         A: Unexposed,
     {
-        // SAFETY: the bytes are the region's, mapped and initialised: `Whole` offers this for `Memory` only, which no
-        // other process reaches. Nobody else reaches them while they are borrowed: the rights let no peer in (1), and
-        // no request names the bytes (0), so the device does not access them either.
+        // SAFETY: the bytes are the region's, mapped and initialised: `Whole` offers this only for a `Memory`, and no
+        // other process reaches the bytes of a `Memory`. Nobody else reaches them while they are borrowed: the rights
+        // let no peer in (1), and no request names the bytes (0), so the device does not access them either.
         unsafe { slice::from_raw_parts_mut(self.address().as_ptr(), self.len_bytes()) }
     }
 

@@ -680,8 +680,8 @@ impl<B: Brand> Future for Take<B> {
         let at_once = tried.and_then(Result::ok);
         let mut wait = || class.shelf.wait(&mut this.ticket, context.waker()).map(UniquePart::from_home);
         let mut found = at_once.or_else(&mut wait);
-        // The first try found the pool at its limit. Since then a `trim` has perhaps made room, but it did not grow
-        // this class, because this future was not in the queue yet. So try to grow once more.
+        // The first try found the pool at its limit. Perhaps a `trim` has made room since then. A `trim` grows a class
+        // only if futures wait for it, and this future did not wait yet. So try to grow once more.
         if found.is_none() && was_at_limit && inner.grow(class).is_ok() {
             found = wait();
         }

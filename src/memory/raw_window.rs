@@ -141,8 +141,8 @@ impl WindowInner {
             mw_access_flags: rights,
         };
         // For a window of type 2, the code that posts the bind chooses the new key, by `ibv_inc_rkey(3)`. The provider
-        // reads the old key from its own struct of the window, but need not update this struct after a bind. So write
-        // the old key there first.
+        // reads the old key from its own struct of the window. A provider need not update this struct after a bind. So
+        // write the old key into the struct first.
         if !self.is_type_1() {
             held.set_rkey(self.rkey);
             self.rkey = sys::inline::ibv_inc_rkey(self.rkey);

@@ -594,8 +594,8 @@ impl<'env, H> Lending<'env, H> {
         let mut region = if span.is_empty() && !is_exposed {
             RegionInner::of_nothing(domain, span)
         } else {
-            // SAFETY: the memory is borrowed mutably, or shared if the rights allow only reads (0). It stays borrowed
-            // until no request and no peer can access it any more (caller).
+            // SAFETY: the memory is borrowed mutably, or by a shared borrow if the rights allow only reads (0). It
+            // stays borrowed until no request and no peer can access it any more (caller).
             unsafe { RegionInner::register_span(domain, span) }?
         };
         // `take` moves the registration into the `Loan`. The region keeps its address and its keys, so that requests

@@ -51,8 +51,8 @@ impl SendQueue {
             Err(request) => return self.post_any(request, back),
         };
         let (id, action) = (WorkId::from_raw(next.id()), *request.action());
-        // `None` if there is no room, if the queue is broken, or if it posts in sessions. The last free slot is for a
-        // signalled request, so an unsignalled one needs two free slots.
+        // `if_free` returns `None` if there is no room, if the queue is broken, or if the queue posts in sessions. The
+        // last free slot is for a signalled request, so an unsignalled one needs two free slots.
         let Some(slot) = next.if_free(!action.is_signalled()) else {
             unlikely();
             return self.post_off_fast_path(request, back);
@@ -669,7 +669,8 @@ impl SendQueue {
         self.poster.push(entry);
         let bind = sys::ibv_mw_bind { wr_id: id.raw(), send_flags: SIGNALED, bind_info };
         // SAFETY: the pair is alive and in a state that sends (0 of `WorkQueue`), and nobody else posts (`&mut`). The
-        // ledger owns the memory behind the window, and this memory keeps the region registered.
+        // region in `bind_info`, if there is one, is of the window's domain (`post_bind`). The entry in the ledger
+        // holds the window's memory, which keeps the region registered.
         match unsafe { held.bind(self.raw.0, bind) } {
             Ok(()) => Ok(id),
             // `ibv_bind_mw` has no `bad_wr`, so it is uncertain whether the request was queued.

@@ -492,8 +492,9 @@ impl OwnedId {
 
     /// Copies the members of the identifier.
     fn members(&self, _: &Library) -> Option<rdma_cm_id> {
-        // SAFETY: the identifier is alive (0). librdmacm writes its members only under the lock, or in calls that take
-        // `&mut self`. This call holds the lock and borrows `self`, so nobody writes them meanwhile.
+        // SAFETY: the identifier is alive (0). librdmacm writes the members of an identifier only under the lock, or in
+        // calls that take `&mut self`. This function holds the lock and borrows `self`, so nobody writes the members
+        // meanwhile.
         self.is_alive.then(|| unsafe { *self.raw.0.as_ptr() })
     }
 
@@ -709,7 +710,7 @@ impl RawId for Id {
     fn device(&self) -> Option<BoundDevice> {
         let members = self.members()?;
         let verbs = NonNull::new(members.verbs)?;
-        // SAFETY: librdmacm keeps the context of an identifier open as long as the identifier lives, and the identifier
+        // SAFETY: librdmacm keeps the device of an identifier open as long as the identifier lives, and the identifier
         // outlives this call.
         let device = unsafe { Device::of_context(verbs) }?;
         let (name, guid_be, is_iwarp) = (device.name(), device.guid_be(), device.is_iwarp());
