@@ -155,7 +155,8 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -
                 Ok(Some(mut wc)) => {
                     let is_failure = wc.status != ibv_wc_status::IBV_WC_SUCCESS;
                     if of_all || is_failure && of_failures {
-                        // SAFETY: the profile leaves fields unwritten, so the caller has initialized the array.
+                        // SAFETY: the profile leaves fields of this completion unwritten. For such a profile, the array
+                        // is initialized (caller).
                         leave_fields(&mut wc, unsafe { place.assume_init_ref() });
                     }
                     place.write(wc);

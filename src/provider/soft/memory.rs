@@ -199,9 +199,9 @@ impl<'a> Piece<'a> {
             let part = (WORD - offset).min(self.len - done);
             done += part;
             let word = ptr::with_exposed_provenance_mut::<u64>(addr - offset);
-            // SAFETY: `addr - offset` is aligned. In a private piece `done` starts at the end, so `part` is always 0.
-            // Here `part > 0`, so the piece is exposed: for `'a`, everybody accesses the word only by atomics of whole
-            // aligned words (0).
+            // SAFETY: `addr - offset` is aligned. In a private piece, `done` starts at `self.len`, and `part` is 0.
+            // This code runs only if `part > 0`, so the piece is exposed. For `'a`, everybody accesses the words of an
+            // exposed piece only by atomics of whole aligned words (0).
             (part > 0).then(|| (unsafe { AtomicU64::from_ptr(word) }, offset, part))
         })
     }
@@ -334,8 +334,8 @@ fn load(from: Piece<'_>, Target(to): Target<'_>) {
 /// Writes a private piece into exposed memory of its length.
 fn store(from: Piece<'_>, Target(to): Target<'_>) {
     let mut source = ptr::with_exposed_provenance::<u8>(from.addr);
-    // A program loads the data relaxed, and then makes an acquire fence. That fence pairs with this release fence: a
-    // program that sees the data of this message also sees all earlier messages.
+    // A program loads the data with `Relaxed`, and then executes an acquire fence. That fence pairs with this release
+    // fence: a program that sees the data of this message also sees all earlier messages.
     fence(Ordering::Release);
     for (word, offset, part) in to.first(from.len).words() {
         let mut bytes = [0_u8; WORD];

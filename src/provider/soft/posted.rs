@@ -150,8 +150,8 @@ impl Request<'_, ibv_send_wr> {
     }
 
     fn bind(&self) -> Result<Bind, c_int> {
-        // A bind carries no immediate data. Some providers read the field of the immediate nevertheless, so this device
-        // demands that it is 0.
+        // A bind carries no immediate data. Some providers read `imm_data` nevertheless, so this device demands that
+        // `imm_data` is 0.
         if self.number() != 0 {
             return Err(libc::EINVAL);
         }

@@ -29,7 +29,7 @@ impl Two {
 
     /// Registers a new region of 64 bytes.
     fn region(&mut self, access: u32) -> ibv_sge {
-        // Leak the memory: if the test panics, the region stays registered.
+        // Leak the memory. If the test panics, the region stays registered, so its memory must not be freed.
         let memory = Box::leak(Box::new([0_u64; 8]));
         let start = memory.as_mut_ptr().cast::<u8>();
         // SAFETY: the domain is alive. The memory is never freed, and nothing else uses it.
@@ -156,13 +156,13 @@ fn c066_a_list_stops_at_its_bad_request() {
 #[ignore = "needs a device"]
 fn c073_c074_memory_must_be_there_and_bear_being_written() {
     let device = Device::open();
-    // SAFETY: the call makes a new private map.
+    // SAFETY: the call makes a new private mapping, and changes no other memory.
     let page =
         unsafe { libc::mmap(ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
     assert_ne!(page, libc::MAP_FAILED);
     let page = page.cast::<u8>();
-    // SAFETY: the domain is alive, and the program never accesses the page. A registered page stays mapped until its
-    // region is deregistered. The last call names a page that is not mapped: it fails, and registers nothing.
+    // SAFETY: the domain is alive, and the program never accesses the page. The page stays mapped while it is
+    // registered. After `munmap`, a registration of the page fails.
     let register = |access| unsafe { RdmaCore.reg_mr(device.domain, page, 4096, ibv_access_flags(access)) };
     assert_eq!(register(LOCAL_WRITE).unwrap_err().errno(), libc::EFAULT);
     let to_read = register(0).unwrap();

@@ -120,7 +120,7 @@ impl Cm {
                 continue;
             }
             let held = canonical(held);
-            // Linux returns this error if either address is the wildcard address.
+            // For a wildcard address, Linux returns `EADDRNOTAVAIL`, not `EADDRINUSE`.
             if held.is_unspecified() || ip.is_unspecified() {
                 return Err(libc::EADDRNOTAVAIL);
             }

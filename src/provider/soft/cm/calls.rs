@@ -342,8 +342,8 @@ impl State {
                 self.cm.post(number, What::DisconnectReply);
                 self.cm_let_rest(number);
             }
-            // Otherwise there is nothing to do: the connection is not established yet, is ending or has ended, or the
-            // identifier is one for datagrams, which has no connection.
+            // There is nothing to end: the connection is not established yet, or has begun to end. An identifier for
+            // datagrams has no connection.
             _ => {}
         }
         Ok(())

@@ -368,8 +368,8 @@ impl State {
                 self.cm.push(Event { id: number, kind, status, parameters, request: None });
                 self.cm.break_later(number);
             }
-            // On iWARP, the server is connected as soon as it accepts, and the client as soon as the accept arrives. So
-            // a reject that arrives later means that the peer has ended since.
+            // On iWARP, the server is connected as soon as it accepts, and the client as soon as the accept arrives.
+            // A reject in `Connected` means that the peer has ended.
             Phase::Connected if is_iwarp => self.cm_disconnected(number),
             _ => {}
         }

@@ -47,7 +47,8 @@ fn attributes_are_those_of_linux() {
     server.set_option(IdOption::AckTimeout(9)).unwrap();
     let (attributes, mask) = server.pair_attributes(init).unwrap();
     assert_eq!((mask.0, attributes.qp_access_flags), (0x39, 0x30e));
-    // The server accepts with smaller values than the request has, but its attributes keep the values of the request.
+    // The server accepts with smaller values than those of the request. The attributes of the server's pair still have
+    // the values of the request.
     let less = Parameters { responder_resources: 2, initiator_depth: 1, rnr_retry_count: 2, ..offering(b"") };
     server.accept(&Parameters { queue_pair: 78, ..less }).unwrap();
     world.expect(&client, Kind::CONNECT_RESPONSE);

@@ -107,7 +107,7 @@ fn the_end_of_one_side_is_a_disconnect_for_the_other() {
     server.disconnect().unwrap();
     world.fabric.advance(SECOND * 2);
     world.expect(&server, Kind::TIMEWAIT_EXIT);
-    // Now the client disconnects and waits for the answer of the server. The end of the server is that answer.
+    // Now the client disconnects and waits for the answer of the server. The drop of the server sends that answer.
     let (mut client, server) = world.connected(&listener);
     client.disconnect().unwrap();
     world.expect(&server, Kind::DISCONNECTED);
