@@ -310,8 +310,9 @@ fn a_message_that_comes_before_the_pair_is_split_is_not_lost() {
         let mut word = domain.buffer(64).unwrap();
         word.write(&[round]).unwrap();
         block_on(left.0.send(word).unwrap()).unwrap();
-        // Let the message arrive before the right pair has a `Receiver`. Either the wait for the send above or `next`
-        // below polls its completion; `take_stray` does not poll.
+        // Let the message arrive before the right pair has a `Receiver`. Perhaps the wait for the send above has polled
+        // the completion of the message, perhaps `next` below polls it. In both cases `next` must return the message,
+        // and `take_stray` must not take it.
         thread::sleep(Duration::from_millis(20));
         drop(left.0.take_stray());
         let mut right = poller.split(right).unwrap();

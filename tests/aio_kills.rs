@@ -296,8 +296,9 @@ async fn lends(world: &World, connection: Connection<Checked>, step: Step) {
     if step == Step::Holding {
         let granted: Granted<_, RemoteWrite> = lending.granted().await.unwrap().accept().unwrap();
         granted.whole().write(world.buffer(b"held")).unwrap().await.unwrap();
-        // When the peer has read the line below, it kills this process. It looks for "held" in its memory only after
-        // the loan or the connection has ended: on iWARP, a write that has completed here can still be on its way.
+        // The peer kills this process when it has read the line below. The write has completed here, but on iWARP it
+        // can still be on its way to the peer. So the peer checks its memory for "held" only after the loan or the
+        // connection has ended.
         println!("\nstopped");
         pending::<()>().await;
         drop(granted);
@@ -482,7 +483,7 @@ async fn load(
     let mut random = Random::new(seed);
     let mut buffer = Some(world.buffer(&[1; LEN]));
     loop {
-        // A buffer whose future was dropped comes back as a stray, here or from the close.
+        // The buffer of a dropped future comes back as a stray: from `take_stray`, or when the connection is closed.
         let Some(mut next) = buffer.take().or_else(|| sender.with(|sender| sender.take_stray()).map(buffer_of)) else {
             if *is_over.borrow() || sender.with(|sender| sender.first_failure().is_some()) {
                 return None;

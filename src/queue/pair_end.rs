@@ -38,8 +38,9 @@ impl DepartingPair {
 impl Departing for DepartingPair {
     fn slots(&self) -> [Option<usize>; 2] {
         let Places { send, receive } = &self.places;
-        // `Teardown::Polled` requires that the sends complete before the pair is destroyed. On other providers the
-        // poller must not wait for the sends: the last ones can be unsignalled, and then they never complete.
+        // `Teardown::Polled` requires that all sends complete before the pair is destroyed, so the library signals all
+        // of them. With another `teardown` the last sends can be unsignalled. Such sends never complete, so the poller
+        // must not wait for them.
         let waits_for_sends = self.sends_on.is_none() && self.domain.context.promises().teardown == Teardown::Polled;
         [waits_for_sends.then(|| send.slot()), Some(receive.slot())]
     }

@@ -110,8 +110,8 @@ impl UntypedPair {
             return Err(TransitionFailure::NoSlot);
         };
         let reset = core.reset().and_then(|quiescent| {
-            // Never `None`: `can_be_reset` has checked that a reset is a barrier on this provider, and such a reset
-            // returns the proof.
+            // `quiescent` is never `None`: `can_be_reset` has checked that a reset is a barrier on this provider, and
+            // such a reset returns the proof.
             quiescent.ok_or(VerbError::new("ibv_modify_qp", libc::EIO))
         });
         let quiescent = match reset {

@@ -348,7 +348,7 @@ fn a_pair_that_is_not_destroyed_keeps_what_it_has_in_flight() {
         for is_on_shared in [false, true] {
             let fabric = Fabric::with_profile(profile);
             let context = Context::open_on(&fabric, "dev0").unwrap();
-            // The domain has no name, because leaked pairs would keep a name taken.
+            // The domain has no name: leaked pairs would keep the name for ever, so the next round could not use it.
             let (port, domain) = (context.active_port().unwrap(), context.checked_domain().unwrap());
             let (queue, mut poller) = domain.completion_queue(64).unwrap();
             fabric.inject(Fault::RequestsLost { count: u32::MAX });
@@ -395,8 +395,9 @@ fn a_number_that_is_given_out_again_is_no_other_pairs() {
         let (mut before, server) = serve(&domain, &shared, &queue, &port);
         let first = server.number();
         let _ = before.post_send(Inline(b"for the first"));
-        // Drop the server first. Then a device that reuses numbers offers the server's number for the next server. The
-        // library must refuse this number while completions of the first server can still come.
+        // Drop `server` before `before`. Then a device that reuses numbers gives the number of `before` to the next
+        // client, and offers the number of `server` for the next server. The library must refuse this number while
+        // completions of the old server can still come.
         drop((server, before));
         let (mut client, server) = serve(&domain, &shared, &queue, &port);
         assert_ne!(server.number(), first, "{profile:?}");

@@ -183,8 +183,8 @@ impl<B: Brand> World<'_, B> {
             }
             _ => {
                 let Some(shared) = &self.shared else { return };
-                // The first pair of the shared queue on a completion queue leases room for all receives of the shared
-                // queue. The completion queue can have less room than that. Then there is no pair.
+                // The first pair of `shared` on `queue` leases room in `queue` for all receives of `shared`. If `queue`
+                // has too little room, no pair is made.
                 let Ok(server) = shared.reliable(queue, &LIMITS) else { return };
                 let Ok(client) = self.domain.reliable(queue, &LIMITS) else { return };
                 let (client, server) = (client.into_init(&self.port).unwrap(), server.into_init(&self.port).unwrap());
@@ -352,7 +352,7 @@ fn run(profile: Profile, program: &Program<Call>) {
     let fabric = Fabric::with_profile(profile);
     let context = Context::open_on(&fabric, "dev0").unwrap();
     let port = context.active_port().unwrap();
-    // The domain has no name, because a leaked object would keep a name taken.
+    // The domain has no name: a leaked object would keep the name for ever, so the next run could not use it.
     let domain = context.checked_domain().unwrap();
     let (queue, poller) = domain.completion_queue(128).unwrap();
     let shared = shared_queue(profile, &domain, &SharedLimits { receives: 16, ..SharedLimits::default() });

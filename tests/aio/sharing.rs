@@ -196,7 +196,8 @@ fn a_second_post_with_a_permit_overtakes_nobody() {
     let others: Vec<_> = (0..7).map(|_| block_on(shared.room()).unwrap()).collect();
     let mut waits = Box::pin(shared.room());
     assert!(poll_once(&mut waits).is_pending());
-    // This drop gives back room, which is kept for `waits`, the first in the line. So `permit` allows only one post.
+    // While `waits` is in the line, all room that this drop gives back is kept for the line. So `permit` allows only
+    // one post.
     drop(others);
     let (first, second) = permit.with(|sender| {
         assert_eq!(sender.free(), 1);

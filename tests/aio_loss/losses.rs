@@ -132,7 +132,7 @@ impl Drop for Losses {
 
 /// Runs `tc` of iproute2, as root. Returns what it says.
 fn tc(arguments: &[&str]) -> String {
-    // Users other than root often have no `/usr/sbin` in their PATH.
+    // `/usr/sbin` is not always in the PATH, not even for root.
     let program = if std::path::Path::new("/usr/sbin/tc").exists() { "/usr/sbin/tc" } else { "tc" };
     let output = Command::new(program).args(arguments).output().expect("tc, of iproute2");
     assert!(output.status.success(), "tc {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));

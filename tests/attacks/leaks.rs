@@ -37,7 +37,7 @@ fn forgetting_a_completion_leaks_and_never_frees_in_flight_memory() {
     for completion in settle(&stage.fabric, &mut stage.poller) {
         mem::forget(completion);
     }
-    // The other half of the region is still in flight. The device writes the next message to it.
+    // The other half of the buffer is still in flight. The device writes the next message to it.
     stage.left.post_send(small(&stage.domain)).unwrap();
     assert_eq!(settle(&stage.fabric, &mut stage.poller).len(), 2);
 }
@@ -50,7 +50,7 @@ fn a_forgotten_pair_never_lets_its_memory_go() {
     let buffer = small(&stage.domain);
     stage.left.post_send(buffer).unwrap();
     drop((stage.poller, stage.queue, stage.domain));
-    // The device carries out the message, although nobody is left to poll for it.
+    // The device delivers the message, although nobody is left to poll for its completion.
     stage.fabric.run();
     drop(stage.left);
     stage.fabric.run();
@@ -248,8 +248,8 @@ fn an_address_handle_never_ends_before_its_requests_nor_outlives_their_queues() 
                 assert_eq!(all(&mut poller).len(), 2, "of the life before");
                 let mut pair = open(pair);
                 (0..DEPTH).for_each(|_| send(&mut pair));
-                // The new requests have taken the slots of the old ones, and so have ended the address handles of the
-                // old ones.
+                // The new requests have taken the slots of the old ones. That has ended the address handles of the old
+                // ones.
                 handles(DEPTH);
                 assert_eq!(settle(&fabric, &mut poller).len() as u32, DEPTH);
                 drop(poller);

@@ -173,7 +173,7 @@ fn memory_that_is_shared_in_flight_is_never_unique() {
     let share = share.into_unique().unwrap_err().share;
     let other = share.clone();
     drop(share);
-    // This is the program's last handle. But a handle is still in flight, so the memory is not unique.
+    // `other` is the program's last handle, but another handle is still in flight. So the memory is not unique.
     let other = other.into_unique().unwrap_err().share;
     drop(stage.left);
     let Some(back) = all(&mut stage.poller).pop().unwrap().check().unwrap_err().memory.into_shared() else {
