@@ -172,7 +172,7 @@ fn a_run_that_is_forgotten_gives_each_buffer_once() {
     for round in rounds {
         let mut items = domain.buffers(6, 8).unwrap();
         let all = addresses(&items);
-        // In half of the rounds the first request of the run is posted by itself.
+        // In half of the rounds, `post` posts the first buffer alone, before `post_all` posts the others.
         if round >= 8 {
             let _ = left.post(WorkRequest::write(items.remove(0), &word).unsignalled()).unwrap();
         }
@@ -353,8 +353,8 @@ fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
             let seen = addresses(&back);
             assert_eq!(seen.len(), back.len(), "a buffer came back twice: {case}");
             assert!(seen.is_subset(&all), "a buffer that nobody posted: {case}");
-            // Asking for the last completion drops the buffers before it, and a panic drops the buffers that were being
-            // taken.
+            // `Taking::Last` takes only the last buffer of each run, and drops the others. A panic drops the buffers
+            // that were being taken.
             let gone = matches!(taking, Taking::Last) || matches!(deed, Deed::Panics);
             assert!(gone || seen == all, "{} of {}: {case}", seen.len(), all.len());
             assert_eq!(poller.unknown_completions(), 0, "{case}");

@@ -135,7 +135,7 @@ fn checked_in_bindings_agree_with_the_installed_headers() {
 fn checked_in_bindings_of_librdmacm_agree_with_the_installed_headers() {
     const OURS: &str = include_str!("../src/sys/bindings/rdmacm.rs");
     let path = Path::new(FRESH_PATH).with_file_name("rdmacm.rs");
-    // Without librdmacm there is nothing to compare with, and nothing that uses the bindings.
+    // Without librdmacm, the build makes no fresh bindings to compare with.
     let Ok(fresh) = fs::read_to_string(&path) else { return };
     let release = |bindings: &str| bindings.lines().find(|line| line.starts_with("// librdmacm ")).map(str::to_owned);
     if release(&fresh) == release(OURS) {

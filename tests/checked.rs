@@ -464,7 +464,7 @@ fn a_completed_buffer_keeps_its_domain() {
     with_others(|here, other| {
         let (mut link, mut their) = (link(here, Posting::List), link(other, Posting::List));
         let buffer = refused(their.left.post_send(exchange(&mut link, b"received")));
-        // The same holds for a buffer that comes back from the queue of a destroyed pair.
+        // A buffer that comes back from a destroyed pair also keeps its domain.
         link.right.post_receive(buffer).unwrap();
         link.right.destroy().unwrap();
         let failure = link.poller.wait(PATIENCE).unwrap().check().unwrap_err();

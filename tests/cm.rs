@@ -288,7 +288,8 @@ fn a_stream_without_an_answer_costs_no_more_than_the_timeout() {
     one.send(&mut other);
     drop((one, other, listener));
     assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
-    // The device keeps the pair until it stops waiting for the answer, so this drop takes that long.
+    // The device waits ten seconds for an answer, and keeps the pair during this time. The drop waits until the device
+    // releases the pair.
     drop(failed);
     assert!(start.elapsed() > Duration::from_secs(9), "document the wait of a pair's end no more");
 }
@@ -301,8 +302,9 @@ fn a_client_that_ends_before_the_accept_is_gone() {
     let asking = connecting(&mut client, at, &ConnectData::none());
     let request = listener.next(PATIENCE).unwrap();
     drop(asking);
-    // On a real device, the message that the client has ended takes some time to arrive. On iWARP, the client's pair
-    // must be destroyed first. That takes the device 10 s, and sometimes another thread does it, not `drop`.
+    // On a real device, the message that the client has ended takes some time to arrive. On iWARP, it arrives only
+    // after the client's pair is destroyed, which takes 10 s. `drop` does not always wait until then: sometimes another
+    // thread destroys the pair.
     thread::sleep(if is_iwarp() { Duration::from_secs(12) } else { SHORT });
     let failed = request.accept(server.take(), &Parameters::default(), &cm::AcceptData::none()).unwrap_err();
     let Cause::PeerGone(error) = &failed.cause else { panic!("{failed:?}") };

@@ -273,7 +273,7 @@ fn a_member_of_a_group_stays_when_another_leaves() {
     let again = left.join(group).unwrap().wait(PATIENCE).unwrap();
     again.detach(&mut first.pair).unwrap();
     assert!(again.detach(&mut sender.pair).is_err(), "it was never attached");
-    // The pair of `second` is still attached when the membership ends. The pair is destroyed afterwards.
+    // The membership `two` ends while the pair of `second` is still attached to the group. The pair is destroyed later.
     drop(two);
     drop(second);
     // An identifier that has left its group can listen.

@@ -962,8 +962,8 @@ fn an_event_loop_is_not_woken_for_what_nobody_polls() {
         let accepting = world.accepting(&mut server).unwrap();
         (connecting.wait(PATIENCE).unwrap(), accepting.wait(PATIENCE).unwrap(), [client, server])
     };
-    // This side ends a connection, so the program can no longer poll that connection. After `channel.poll` has read the
-    // peer's answer, that answer must not wake an event loop. `wait_for_number` still finds the answer.
+    // `disconnect` consumes the connection, so the program can no longer poll it. After `channel.poll` has read an
+    // event of the connection, that event must not wake an event loop. `wait_for_number` still finds the event.
     let (of_client, of_server, sides) = end(&mut world);
     let mut ended = of_client.disconnect().unwrap();
     drop(of_server);
@@ -972,7 +972,8 @@ fn an_event_loop_is_not_woken_for_what_nobody_polls() {
     assert!(!is_ready());
     assert!(ended.wait_for_number(PATIENCE).unwrap());
     drop((ended, sides));
-    // A connection that the peer has ended can still be polled, and the poll takes the events.
+    // If only the peer has ended a connection, the program can still poll the connection. The channel stays ready until
+    // `poll_end` has taken the events.
     let (mut of_client, of_server, sides) = end(&mut world);
     drop(of_server);
     assert!(is_ready());

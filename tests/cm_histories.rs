@@ -239,7 +239,7 @@ fn a_time_of_zero_is_only_a_look() {
     let (mut quiet, at) = listener();
     assert!(matches!(quiet.next(NOW), Err(CmError::TimedOut(NOW))));
     let failed = cm::connect(at, side().take(), &ConnectData::none(), NOW).unwrap_err();
-    // If the address of this host is resolved without a wait, a later step times out.
+    // Perhaps rdma_cm gives up on the address before this side times out. Then the cause is `Address`.
     assert!(matches!(failed.cause, Cause::TimedOut(NOW) | Cause::Address(_)), "{failed:?}");
     let is_untouched = matches!(failed.value, AnyQueuePair::Init(_));
     assert!(is_untouched || context().is_iwarp(), "{:?}", failed.value);
@@ -589,7 +589,7 @@ fn polls_and_waits_may_be_mixed() {
     assert!(readiness.wait(PATIENCE).unwrap());
     let resolved = match resolving.poll().unwrap() {
         Progress::Done(resolved) => resolved,
-        // The route comes after the address.
+        // The address is resolved, but the route is not resolved yet.
         Progress::Pending(again) => again.wait(PATIENCE).unwrap(),
     };
     may_sleep(&channel, &readiness);

@@ -178,7 +178,7 @@ fn one_loop_of_edges_makes_both_sides_of_three_connections() {
     for end in &mut ends {
         assert_eq!(&end.side.received()[..], b"hello");
     }
-    // When one end of a connection is dropped, the other end gets an event too.
+    // When one end of a connection is dropped, the other end gets an event, and the event loop gets an edge.
     let first = ends.remove(0);
     drop(first);
     assert!(edges.wait(PATIENCE), "no edge for the end of a connection");

@@ -55,7 +55,7 @@ fn a_removed_device_tells_each_of_its_identifiers() {
         }
     };
     assert!(matches!(end, CmError::DeviceRemoved), "{end:?}");
-    // An identifier that waits for nothing learns of the removal in its next call.
+    // An identifier that does not wait for an event reports the removal at its next call.
     let failed = late_resolved.connect(late.take(), &Parameters::default(), &ConnectData::none()).unwrap_err();
     assert!(matches!(failed.cause, Cause::DeviceRemoved), "{failed:?}");
     let failed = of_datagrams.look_up(&LookupData::none()).unwrap_err();

@@ -76,7 +76,7 @@ fn a_region_that_cannot_be_deregistered_comes_back_and_a_dropped_one_leaks() {
     let region = domain.register::<RemoteWrite, _>(vec![3_u64; 16]).unwrap();
     fabric.inject(fails(Verb::DeregMr, libc::EBUSY));
     drop(region);
-    // The leaked region keeps its domain, and the domain keeps its name, so no other domain may take the name.
+    // The leaked region keeps its domain, and the domain keeps its name, so no other domain can take the name.
     let context = domain.context();
     drop(domain);
     assert!(matches!(name_again(&context), Err(NamedDomainError::Taken { .. })));
@@ -251,7 +251,7 @@ fn a_failed_poll_is_neither_empty_nor_a_completion() {
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     fabric.inject(fails(Verb::PollCq, libc::EIO));
     assert_eq!(link.poller.poll().unwrap_err(), PollError::Failed);
-    // After a failed poll each poll fails, because completions may be lost.
+    // After a failed poll, every later poll fails too, because completions are perhaps lost.
     assert_eq!(link.poller.poll().unwrap_err(), PollError::Failed);
     assert!(matches!(link.poller.wait(SHORT), Err(WaitError::Poll(PollError::Failed))));
 }

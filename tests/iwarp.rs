@@ -211,8 +211,8 @@ fn a_write_that_is_not_granted_changes_nothing_and_ends_the_connection() {
         let mut link = Link::new(domain.clone(), 4);
         let region = words();
         let target = match case {
-            // The target is memory that is no longer registered, an address behind the memory, or memory that peers may
-            // only read.
+            // The target is memory that is no longer registered, a range that reaches past the end of the memory, or
+            // memory that peers may only read.
             0 => words().remote(),
             1 => moved(&region.remote(), 8),
             _ => {

@@ -109,7 +109,8 @@ fn versions_begin_anew_after_the_last() {
     let locked = last.locked_by(Owner::MAX);
     assert_eq!((locked.version(), locked.owner()), (last.0, Some(Owner::MAX)));
     assert_eq!((locked.unlocked(), locked.updated().owner()), (last, None));
-    // The version skips 0, which means an empty slot, and the update avoids the cell that is currently valid.
+    // The new version is not 0, because 0 means an empty slot. It names the other cell, because the update must not
+    // overwrite the cell that is currently valid.
     assert_ne!(locked.updated().version(), 0);
     assert_ne!(Slot::cell_of(locked.updated().version()), Slot::cell_of(last.version()));
 }

@@ -34,7 +34,8 @@ struct Counted {
     dropped: fn(),
 }
 
-// SAFETY: only this `Counted` refers to its allocation, as if it were a `Box<[u8]>`. The other fields are `Send`.
+// SAFETY: no other value refers to the allocation at `start`, so a `Counted` can move to another thread, as a
+// `Box<[u8]>` can. All other fields are `Send`.
 unsafe impl Send for Counted {}
 
 impl Counted {
@@ -47,7 +48,8 @@ impl Counted {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: only this `Counted` owns the allocation of that size, and the allocation was made with zeros.
+        // SAFETY: this `Counted` alone owns the allocation at `start`. The allocation has `layout.size()` bytes, and
+        // all of them were initialized with zeros.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.layout.size()) }
     }
 }
