@@ -414,7 +414,7 @@ fn a_lease_that_does_not_end_keeps_its_buffer() {
     assert_eq!(free(&pool), 1);
 }
 
-// ---- Lives --------------------------------------------------------------------------------------------
+// ---- Lifetimes ----------------------------------------------------------------------------------------
 
 /// Whether the domain can be opened again. That works only once all objects of the domain are destroyed.
 fn reopens<N: interlock::domain::Named + Brand>(context: &Context, name: N) -> bool {

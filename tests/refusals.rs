@@ -247,7 +247,7 @@ fn what_was_no_message_comes_back() {
     assert_eq!(&message.unwrap()[..], b"hello");
     assert_eq!(free.iter().map(Buffer::capacity).collect::<Vec<_>>(), [16], "the send's buffer");
 
-    // A send of a share is not a message either, and the share comes back.
+    // A completed send of a share is not a message either, and `into_memory` gives the share back.
     link.right.post_receive(link.domain.buffer(32).unwrap()).unwrap();
     link.left.post_send(free.pop().unwrap().share()).unwrap();
     let shares = (0..2).filter_map(|_| next(&mut link.poller).into_received().err());

@@ -52,7 +52,7 @@ fn a_pair_takes_less_than_a_kibibyte_beside_its_slots() {
     with_soft_device(|domain, port| {
         const COUNT: usize = 500;
         let shallow = library_bytes(&domain, &port, COUNT, 8);
-        // Both ledgers have 8 more slots of one word each.
+        // Each of the two ledgers of a pair now has 8 more slots. A slot is one word.
         let deep = library_bytes(&domain, &port, COUNT, 16);
         // The ledgers lie in chunks of memory, and a chunk can have room that no ledger uses yet. So the difference can
         // be off by a few bytes.

@@ -168,7 +168,8 @@ fn a_number_that_is_used_again_never_mixes_two_pairs() {
     for _ in 0..if cfg!(miri) { 4 } else { 20 } {
         stage.stock(2);
         stage.message(0);
-        // The server is dropped before the completion of its receive is polled, and the next server can get its number.
+        // Drop the server before the completion of its receive is polled. The next server can get the number of the
+        // dropped server.
         drop(stage.servers.remove(0));
         drop(stage.clients.remove(0));
         stage.add();

@@ -245,12 +245,12 @@ fn each_member_of_a_group_gets_a_datagram_to_it() {
     let mut sender = domain.datagram(&queue, &LIMITS).unwrap().into_init(&port).unwrap().open().unwrap();
     sender.post_send_to(Inline(b"all"), &Recipient::group(handle, Qkey::USUAL)).unwrap();
     assert!(matches!(next(&mut poller).into_work(), Work::Sent(_)));
-    // First, both members are on the sender's own device.
+    // `two.left` and `two.right` are members on the sender's own device.
     let came = arrived(&mut two.poller, 2);
     assert_eq!(came.len(), 2);
     assert!(came.iter().all(|datagram| datagram.message() == b"all" && datagram.sender == sender.number()));
     assert!(came.iter().all(|datagram| datagram.sender_gid() == port.gid().map(|row| row.gid)));
-    // Then, if there is another device, a third member is on that device.
+    // If there is another device, a third member joins on that device.
     if let Some(name) = support::another_device() {
         let mut others = datagrams(Context::open(&name).unwrap().named_domain(Others).unwrap());
         let interface = <[u8; 4]>::try_from(&others.port.gid().unwrap().gid.0[12..]).unwrap();

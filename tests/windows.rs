@@ -595,7 +595,7 @@ fn a_pair_whose_windows_cannot_be_freed_is_not_destroyed() {
     fabric.inject(Fault::VerbFails { verb: Verb::DeallocMw, after: 0, count: 1, errno: libc::EBUSY });
     let error = link.right.destroy().unwrap_err();
     assert_eq!((error.source.verb(), error.source.errno()), ("ibv_dealloc_mw", libc::EBUSY));
-    // The library has reset the pair before it tried to free the window, so it posts nothing to the pair any more.
+    // The library had reset the pair before it tried to free the window. So the pair takes no requests any more.
     let mut pair = error.queue_pair;
     let error = pair.post_send(link.domain.buffer(8).unwrap()).unwrap_err();
     assert!(matches!(error, PostError::Broken { .. }), "{error}");

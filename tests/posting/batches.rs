@@ -127,8 +127,8 @@ fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
             (RequestFlaw::TooLong { len_bytes: 9, within: 8 }, true)
         );
         assert_eq!(items.len(), 1);
-        // The first two items were posted, unsignalled. The fourth item is still in the vector. The completion of its
-        // request also retires the first two.
+        // The first two items were posted unsignalled, and the fourth is still in the vector. The next call posts it
+        // signalled, and the completion of the fourth also retires the first two.
         assert_eq!(post_all(&mut link.left, in_batch, &mut items, write).unwrap(), 1);
         let (buffers, runs) = take_all(&mut link.poller, 3);
         assert_eq!((buffers.iter().map(|buffer| buffer[0]).collect::<Vec<_>>(), runs), (vec![1, 2, 4], vec![3]));
@@ -142,8 +142,8 @@ fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
             assert!(items.iter().map(|(_, at)| *at).eq(4..count));
             assert_eq!(take_all(&mut link.poller, 4).1, [4]);
         }
-        // Each of these inline requests asks for a completion, but `post_all` signals only the last one. That
-        // completion retires all three requests, and `next` returns them one by one.
+        // Each of these inline requests asks for a completion, but `post_all` signals only the last one. When that one
+        // completes, `next` returns the completions of all three, one by one.
         let mut lengths = vec![0, 8, 1];
         let bytes = [7; 8];
         let inline = |len| WorkRequest::write(Inline(&bytes[..len]), &word(0)).fenced();

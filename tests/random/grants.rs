@@ -217,7 +217,8 @@ impl<B: Brand> World<B> {
                 reached = Some(count + 1);
             }
         }
-        // A device that is not stepped can write while this side reads word by word, until the memory is taken back.
+        // This side has read `found` word by word. Until the memory is taken back, a device that is not stepped can
+        // write between two of these reads.
         let (under_way, content) = (!ended && self.device.stepped.is_none(), &self.content);
         let is_possible = |(word, found): (usize, &u64)| {
             let covers = |write: &Written| (write.at..write.at + write.words).contains(&word) && write.value == *found;
@@ -651,8 +652,8 @@ impl<B: Brand> Stage<B> for World<B> {
             match result {
                 Ok(_) => {
                     assert_ne!(done, Some(false), "a write succeeds after the memory was taken back without it");
-                    // A write that was seen in memory before its completion is in `content` already. Later writes have
-                    // perhaps overwritten it there.
+                    // If the write was already seen in memory, `content` holds it, or later writes that have
+                    // overwritten it.
                     if done.is_none() {
                         self.content[at..at + words].fill(value);
                     }

@@ -626,8 +626,8 @@ fn drops_in_any_order_leave_nothing() {
         let mut order: Vec<usize> = program.steps().map(|step| step.place).collect();
         order.resize(OBJECTS, 0);
         for place in order {
-            // If only the readiness is left, the name of the domain is free already, because the readiness belongs to
-            // no domain.
+            // The last object can be `readiness`, which belongs to no domain. Then the name of the domain is free
+            // already.
             assert!(objects.len() == 1 || context.named_domain(Dropped).is_err(), "freed too early");
             objects.swap_remove(place % objects.len());
             device.step(&mut random);

@@ -438,7 +438,8 @@ impl World {
     /// Waits until all messages have arrived and all memory except that of receives is back.
     fn settle(&mut self, random: &mut Random) {
         for link in 0..LINKS {
-            // An unsignalled send comes out with the next signalled one, which `flush` posts.
+            // The completion of an unsignalled send is returned with that of the next signalled request. `flush` posts
+            // such a request.
             self.until("room", |world| {
                 world.links[link].order[0].len() < LIMITS.sends as usize || world.receive_some(random)
             });

@@ -318,7 +318,7 @@ impl World {
             }
             Call::Trim => self.trim(),
             Call::Forget => {
-                // The page of the buffer stays in `away`, so its chunk is never trimmed.
+                // `away` still counts the forgotten buffer, because the pool never trims its chunk.
                 if let Some((_, _, held)) = self.let_go(at, &mut random) {
                     std::mem::forget(held);
                 }

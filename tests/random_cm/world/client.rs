@@ -80,9 +80,9 @@ impl World {
         let verbs = [Verb::RdmaGetCmEvent, Verb::RdmaResolveRoute];
         let fails = self.fail_one(random, &verbs);
         let at = self.moment(fails);
-        // Perhaps another poll has already moved the address event of this identifier into the identifier's box. Then
-        // this poll returns that event, and does not show a failure of `rdma_get_cm_event`. So the failure is certain
-        // to end this poll only if no such event can be in the box.
+        // Another poll of the channel can already have read the address event of this identifier. Then this poll finds
+        // that event, and does not report a failure of `rdma_get_cm_event`. The failure is certain to be reported only
+        // if no such event can be waiting.
         let is_bare = has_address || matches!(goal, Goal::Nowhere(_));
         let must = fails == Some(Verb::RdmaGetCmEvent) && is_bare;
         let is_late = at.now.saturating_sub(since) >= TIMEOUT;
@@ -131,7 +131,7 @@ impl World {
         let (bytes, data) = said(random, number, ConnectData::raw, ConnectData::framed, 56);
         let (depths, parameters) = parameters(random);
         let fails = self.fail_one(random, &[Verb::RdmaConnect]);
-        // The fault must hit only the request of this attempt, so let all earlier messages arrive before.
+        // The fault must hit only the request of this attempt, so all earlier messages must arrive first.
         let is_hit = fails.is_none() && random.one_in(8) && self.fabric.is_some() && !self.is_removed;
         if is_hit {
             self.settle();

@@ -94,7 +94,8 @@ pub fn siw_suite(messages: &str) -> Result<Vec<String>, String> {
     let executables = executables(messages)?;
     let mut list = scripts(&executables)?;
     list.push(format!("{} -v", path(&executables, "example", "devices")?));
-    // Pairs on soft iWARP connect only by address. Of the unit tests that need a real device, only this one does so.
+    // Pairs on soft iWARP connect only by address. Of the unit tests that need a real device, only this one connects
+    // its pairs in that way.
     let lib = path(&executables, "lib", "interlock")?;
     list.push(format!("{lib} a_hostile_peer_over_rdma_core --ignored --test-threads=1"));
     for program in PROGRAMS {

@@ -85,8 +85,7 @@ pub fn run_extended(module: &str, test: &str) {
     if lacks_need(Need::ExtendedQueues) {
         return;
     }
-    // `module` is the program, then the modules around the test, then `extended`. The name that `--exact` takes is the
-    // modules around the test, and its function.
+    // `module` is `program::modules::extended`. The name that `--exact` takes is `modules::test`.
     let path = module.split_once("::").map_or("", |(_program, path)| path);
     let outer = path.strip_suffix("extended").expect("the module that `also_extended!` makes");
     let name = format!("{outer}{test}");
