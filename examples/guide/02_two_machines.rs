@@ -6,7 +6,7 @@
 //! guide_02_two_machines server 192.0.2.1      # on one machine: its address on the RDMA network
 //! guide_02_two_machines 192.0.2.1             # on the other
 //! INTERLOCK_DEVICE=soft0 guide_02_two_machines    # both ends here, on two threads
-//! guide_02_two_machines both 192.0.2.1        # the same on an iWARP device, which does not tell its own address
+//! guide_02_two_machines both 192.0.2.1        # the same where the port has no IPv4 GID: InfiniBand, iWARP
 //! ```
 //!
 //! (`guide_02_two_machines` is `cargo run --example guide_02_two_machines --`.)

@@ -1,6 +1,6 @@
 //! # 9. Lending memory to a peer
 //!
-//! A peer writes a buffer for a while, and reads a part of a region for a while. docs/guide.md explains it.
+//! A peer writes a buffer for a while, and reads a region for a while. docs/guide.md explains it.
 //! Run it with `INTERLOCK_DEVICE=soft0 cargo run --example guide_09_lending`.
 use anyhow::bail;
 use interlock::access::Windowed;

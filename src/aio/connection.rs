@@ -26,6 +26,7 @@ use crate::types::Qpn;
 use crate::verb_error::VerbError;
 use futures_core::Stream;
 use std::fmt;
+use std::mem;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -55,6 +56,8 @@ pub struct Connection<B: Brand, T: Transport = ReliableConnection> {
 pub struct Link<B: Brand> {
     bond: Bond,
     end: Option<End>,
+    /// Whether the connection has moved its pair to Error because of the end. A link by itself has no pair to move.
+    has_moved_pair: bool,
     keep_alive: Option<KeepAlive<B>>,
 }
 
@@ -123,7 +126,7 @@ impl<B: Brand, T: Transport> Connection<B, T> {
         match poller.split(pair) {
             Ok((sender, receiver)) => {
                 trace::connected(sender.number().value(), bond.addresses()[1]);
-                Ok(Self { sender, receiver, link: Link { bond, end: None, keep_alive: None } })
+                Ok(Self { sender, receiver, link: Link { bond, end: None, has_moved_pair: false, keep_alive: None } })
             }
             Err(error) => Err((error, bond)),
         }
@@ -263,12 +266,7 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
         };
         failed.map(|failed| {
             let end = self.link.end_with(self.sender.number(), failed.map_or_else(End::Queue, End::Failed));
-            // A post of uncertain outcome breaks the pair, but does not move it to Error. So move the pair now, which
-            // flushes its requests. After `End::Queue` that is of no use: no completion can come out of the queue any
-            // more.
-            if !matches!(end, End::Queue(_)) {
-                let _ = self.sender.abort();
-            }
+            self.link.move_pair(&end, &mut self.sender);
             end
         })
     }
@@ -294,20 +292,14 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
     /// Looks whether the link has ended, and keeps the connection alive.
     fn poll_link(&mut self, context: &mut Context<'_>) -> Poll<End> {
         let Self { sender, link, .. } = self;
-        if let Some(end) = &link.end {
-            // If `Link::poll_closed` has found this end, the pair was not moved to Error: a `Link` has no sender to
-            // move it with. So move the pair here, unless it is broken already.
-            if !matches!(end, End::Queue(_)) && !sender.is_broken() {
-                let _ = sender.abort();
-            }
-            return Poll::Ready(end.clone());
+        if link.end.is_none()
+            && let Poll::Ready(end) = link.bond.poll_end(context)
+        {
+            // Record the end before the pair is moved: the move wakes tasks, and a waker can panic.
+            link.end_with(sender.number(), end);
         }
-        if let Poll::Ready(end) = link.bond.poll_end(context) {
-            // Record the end before the call of `abort`: `abort` wakes tasks, and a waker can panic.
-            let end = link.end_with(sender.number(), end);
-            // `abort` moves the pair to Error. Otherwise the receives would never come out. A failure of `abort` is
-            // ignored: it fails if the device is gone.
-            let _ = sender.abort();
+        if let Some(end) = link.end.clone() {
+            link.move_pair(&end, sender);
             return Poll::Ready(end);
         }
         if let Some(keep_alive) = &mut link.keep_alive {
@@ -359,6 +351,17 @@ impl<B: Brand> Link<B> {
             end
         });
         self.end.clone().unwrap_or(End::Disconnected)
+    }
+
+    /// Moves the pair to Error because of `end`, unless that was done before.
+    fn move_pair<T: Transport>(&mut self, end: &End, sender: &mut Sender<B, T>) {
+        // After `End::Queue` a move is of no use: no completion can come out of the queue any more.
+        if matches!(end, End::Queue(_)) || mem::replace(&mut self.has_moved_pair, true) {
+            return;
+        }
+        // Without `abort` the receives would never come out: neither the end of a link nor a post of uncertain outcome
+        // moves the pair to Error. The error of `abort` is ignored: the device is gone then.
+        let _ = sender.abort();
     }
 
     /// The bytes that the peer's program sent along when the two sides connected. Untrusted input.
