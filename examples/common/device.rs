@@ -10,8 +10,8 @@ pub(crate) fn open(name: Option<&str>) -> Result<Context, OpenError> {
         Err(none @ OpenError::NoHardware { .. }) => none,
         opened => return opened,
     };
-    // In a build without the soft device this call fails too. Then return the first error, `none`, which says more: why
-    // there is no hardware.
+    // A build without the soft device cannot open `soft0`. Then return `none`, the error that says why there is no
+    // hardware.
     let Ok(context) = Context::open("soft0") else { return Err(none) };
     _ = writeln!(io::stderr(), "no usable RDMA device: this runs on soft0, a simulated one (`devices` says more)");
     Ok(context)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Listens for a client.
 pub(crate) fn listen(port: u16) -> Result<TcpListener, Fault> {
-    // `bind` uses the first address that works. On a machine with IPv6, the first one takes clients over IPv4 as well.
+    // `bind` uses the first address that works. If that is the IPv6 address, clients over IPv4 reach it as well.
     let addresses = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))];
     TcpListener::bind(&addresses[..]).doing(format_args!("cannot listen on TCP port {port}"))
 }

@@ -23,8 +23,8 @@ fn main() -> anyhow::Result<()> {
     let (to_owner, to_writer) = (owner.endpoint(), writer.endpoint());
     let (_owner, mut writer) = (owner.connect(&to_writer)?, writer.connect(&to_owner)?);
 
-    // The owner grants access to 4096 bytes. The record describes this grant in 24 bytes. Between real machines, it
-    // goes to the writer in a message or over a socket.
+    // The owner grants access to 4096 bytes. The record describes this grant in 24 bytes. Between real machines, the
+    // owner sends the record in a message or over a socket.
     let board = domain.register::<RemoteWrite, _>(vec![0_u8; 4096].into_boxed_slice())?;
     let record: [u8; 24] = board.remote().to_bytes();
 

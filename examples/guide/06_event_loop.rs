@@ -59,8 +59,8 @@ fn main() -> anyhow::Result<()> {
                 pair.post_send(message)?;
             }
         }
-        // Take completions after every `events.poll`. It can return because the time of `next_timer` is over. Then the
-        // device must be polled, and no event says so.
+        // Take completions after every `events.poll`, even if it returns no event. It also returns when the time of
+        // `next_timer` is over, and then the device must be polled.
         left -= take_completions(&mut poller)?;
     }
     Ok(())

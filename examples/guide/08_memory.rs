@@ -21,8 +21,8 @@ fn main() -> anyhow::Result<()> {
     let myself = pair.endpoint();
     let mut pair = pair.connect(&myself)?; // here the pair is its own peer
 
-    // Buffer: memory that is registered already. A post moves the buffer into the pair, and its completion gives it
-    // back.
+    // Buffer: memory that is registered already. A post moves the buffer into the pair, and the completion of the
+    // request gives the buffer back.
     for receive in domain.buffers(3, 64)? {
         pair.post_receive(receive)?;
     }
@@ -34,7 +34,7 @@ fn main() -> anyhow::Result<()> {
     let shared = buffer.share();
     pair.post_send(shared.clone())?;
     pair.post_send(shared.clone())?;
-    // Inline: copied now, so the bytes need no registration.
+    // Inline: the post copies the bytes, so they need no registration.
     pair.post_send(Inline(b"a few bytes"))?;
     for _ in 0..6 {
         poller.wait(WAIT)?.check()?; // three sends, three receives

@@ -31,7 +31,7 @@ fn main() -> anyhow::Result<()> {
     buffer.set_len(8)?;
     println!("lease: {}", String::from_utf8_lossy(&buffer));
 
-    // Window: a second key to a region. It is made and ended without a new registration.
+    // Window: a second key to a region. No memory is registered again when a window is made or ended.
     let mut pages = Pages::new(4096)?;
     pages[..9].copy_from_slice(b"by window");
     let region = domain.register::<Windowed<LocalWrite>, _>(pages)?;

@@ -120,8 +120,8 @@ impl House<'_> {
             .say_welcome(&Welcome { endpoint, table: grant.remote(), owner })
             .and_then(|()| control.hear_bye(|| !self.closing.is_closed()));
 
-        // A client that seems dead is perhaps only slow. Its locks are freed only after its queue pair on this side has
-        // been destroyed, since none of its requests can have an effect from then on.
+        // A client that seems dead is perhaps only slow, and could still send requests. `end` destroys the queue pair
+        // that takes them. So the locks of the client are freed only after `end`.
         link.end()?;
         let freed = self.janitor.lock().unwrap_or_else(PoisonError::into_inner).free(self.table, owner)?;
         let how = match farewell? {

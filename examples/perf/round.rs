@@ -95,7 +95,8 @@ impl Seat {
         let domain = &place.domain;
         let receives = match (task.action, task.measure) {
             (Action::Send, Measure::Latency) => pool(16, task.size),
-            // As many as perftest posts, but at least two, so that one is posted while the program handles the other.
+            // perftest posts as many receives. At least two are posted: one takes a message while the program handles
+            // the other.
             (Action::Send, Measure::Bandwidth) => pool(512, task.size).max(2),
             _ => 0,
         };
@@ -149,8 +150,8 @@ impl Seat {
         let attributes = ConnectAttributes {
             // After about two seconds, the device gives up on a peer that is gone.
             timeout: AckTimeout::new(16)?,
-            // This is the most that a program can ask for. `connect_with` lowers it to what the device can do, so as
-            // many reads as possible are in flight at the same time, as in perftest.
+            // As in perftest, as many reads can be in flight as the device allows: `connect_with` lowers 255 to that
+            // number.
             read_depth: ReadDepth::new(255)?,
             ..ConnectAttributes::default()
         };
@@ -617,8 +618,8 @@ impl Player {
     fn receive_messages(&mut self, watch: &mut Watch<'_>) -> Result<u64, Fault> {
         let mut count = 0;
         while watch.stop != Some(count) {
-            // `watch.stop` is `None` until the other side has finished. Then it is how many messages were sent, and the
-            // last of them perhaps still have to be polled here.
+            // `watch.stop` is `None` until the other side has finished. From then on it is the number of messages that
+            // the other side has sent. Perhaps this side must still poll the last of them.
             let completion = match watch.stop {
                 None => watch.next_unless_stopped(&mut self.receives)?,
                 Some(_) => Some(watch.next(&mut self.receives)?),

@@ -42,7 +42,7 @@ fn run<T: Game>(out: &mut impl Write) -> Result<(), Fault> {
     let most = port.active_mtu();
     let mtu = match (&options.mode, options.mtu) {
         (_, Some(mtu)) => mtu,
-        // Both sides must use the same MTU, and this is the default of the C program.
+        // Both sides must use the same MTU. The other side can be the C program, and its default is 1024.
         (Mode::Server | Mode::Client(_), None) if T::HAS_PATH_MTU => Mtu::Bytes1024,
         (_, None) => most,
     };

@@ -182,8 +182,8 @@ fn at_the_end(first: &ServerReport, second: &ServerReport, clients: &[ClientRepo
     let crashed = first.clients.iter().filter(|client| client.broken.is_some()).count();
     let unanswered: usize = first.clients.iter().map(|client| client.unanswered).sum();
     ensure!((crashed, unanswered) == (1, 1), "{crashed} clients crashed with {unanswered} requests");
-    // The first server answered all calls of `many_calls`, `TASKS` held calls and two others in `timeouts`, and one
-    // call of each client in `crash` and one in `shutdown`.
+    // The sum of the calls in `many_calls`, in `timeouts` (`TASKS` held ones and two others), in `crash` and in
+    // `shutdown`.
     let expected = CLIENTS * TASKS * CALLS + TASKS + 2 + CLIENTS + CLIENTS;
     let answered: u64 = first.clients.iter().map(|client| client.answered).sum();
     ensure!(answered == expected as u64, "the first server gave {answered} answers, not {expected}");

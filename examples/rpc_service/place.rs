@@ -64,8 +64,8 @@ impl<B: Brand + 'static> Place<B> {
         }
         let classes = vec![SizeClass { len_bytes: FRAME_BYTES, count: clients * limits.completions() }];
         // The pool can grow to twice the capacity of the queue. One half is for requests in flight. The other half is
-        // for messages of clients that vanish before they are connected: the poller keeps as many as the queue has room
-        // for.
+        // for messages of clients that vanish before they are connected. The poller keeps these messages, but at most
+        // as many as the queue has room for.
         let growth = Growth::UpTo(2 * queue.capacity() as usize * FRAME_BYTES);
         let pool = domain.pool(&PoolOptions { classes, growth, ..PoolOptions::default() })?;
         Ok(Arc::new(Self { domain, port, limits, queue, poller, channel, pool, most_clients: clients as usize }))
@@ -117,8 +117,8 @@ impl<B: Brand + 'static> Place<B> {
     /// Connects to a server, which sends nothing before it has heard this client. So the receives are posted when there
     /// is a connection, and an attempt that fails holds no memory.
     pub(crate) async fn connect(&self, to: SocketAddr) -> anyhow::Result<Connection<B>> {
-        // The server probes this side with empty writes, which need the right to write. No memory here is exposed to
-        // writes.
+        // The server probes this side with empty writes, which need the right to write. It is safe to grant this right,
+        // because no memory here is exposed to writes.
         let pair = self.pair(PeerRights { write: true, ..PeerRights::NONE })?;
         let mut connection = match &self.channel {
             Some(channel) => {

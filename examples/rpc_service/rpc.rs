@@ -298,7 +298,7 @@ async fn take_clients<B: Brand + 'static>(
     };
     loop {
         tokio::select! {
-            // If all places are taken, the next client waits until another one leaves.
+            // If there are `most_clients` clients already, the next one waits until one of them leaves.
             arrival = listener.accept(), if clients.len() < place.most_clients => match arrival {
                 Ok(arrival) => {
                     clients.spawn(serve(Arc::clone(&place), arrival, Arc::clone(&handler), stop.clone()));
@@ -363,7 +363,7 @@ async fn answer<B: Brand + 'static>(
         }
         tokio::select! {
             biased;
-            // The deadline is checked first, so a client that is always busy does not keep the server from its end.
+            // The deadline is checked first. Otherwise a client that is always busy could keep the server from ending.
             () = reached(deadline.into_iter().chain(hello_by).min()) => return Err(Broken::Deadline),
             event = wire.next() => {
                 let Event::Frame(Frame { kind, id, body }) = event? else { continue };
@@ -389,8 +389,8 @@ async fn answer<B: Brand + 'static>(
             Some(done) = handlers.join_next(), if wire.has_room() => {
                 let (id, body) = done.map_err(local)?;
                 wire.send(Kind::Answer, id, &body)?;
-                // Remove the id now, and not when the send completes here: the client has its credit back as soon as
-                // the answer arrives, and that can be earlier.
+                // Remove the id now: the completion of this send can come too late. As soon as the answer arrives, the
+                // client has its credit back, and perhaps sends the next request.
                 open.remove(&id);
                 *answered += u64::from(id != 0);
             },

@@ -208,7 +208,7 @@ impl World {
                 tokio::spawn(requests)
             })
             .collect();
-        // In a third of the calls, abort the tasks while they run.
+        // In one of three cases, abort the tasks while they run.
         let is_cut = random.one_in(3);
         if is_cut {
             sleep(Duration::from_micros(random.below(3000) as u64)).await;
@@ -217,9 +217,9 @@ impl World {
         for task in tasks {
             assert!(soon(task).await.is_ok() || is_cut);
         }
-        // Send one message fewer than the other side has receives, so that at least one of its receives is left. The
-        // flush of that receive tells the other side of the end. (On soft iWARP, a receive that is posted after the
-        // pair has failed does not complete.)
+        // Send one message fewer than the other side has receives. So the other side keeps a receive that it posted
+        // before the end, and the flush of this receive tells it of the end. (On soft iWARP, a receive that is posted
+        // after the pair has failed does not complete.)
         for _ in 1..RECEIVES {
             let permit = soon(sender.room()).await.expect("room");
             let buffer = soon(self.pool.take(LEN)).await.expect("a buffer");
@@ -342,7 +342,6 @@ impl World {
             }
         }
         assert_eq!((left.violations(), right.violations()), (0, 0));
-        // The left side ends the connection, and the right side learns of it.
         drop(left_link);
         let _ = left.sender().with(|sender| sender.abort());
         if self.surely_tells(by_address) {

@@ -232,8 +232,8 @@ impl<B: Brand> World<B> {
         };
         for (pair, peer) in [(left, right), (right, left)] {
             let own = &self.books[&pair.number()];
-            // While the peer has few receives, messages perhaps wait for one, and the send queue can be full. So check
-            // only pairs whose peer has more than a few receives.
+            // If the peer has few receives, messages perhaps wait for one, and they can fill the send queue. Such a
+            // pair is not checked.
             if own.failed == [false; 2] && !own.uncertain && peer.receives_in_flight() > 4 {
                 assert!(pair.sends_in_flight() < pair.limits().sends, "a queue that stays full");
             }

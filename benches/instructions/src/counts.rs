@@ -81,8 +81,8 @@ fn cost(edges: &[Edge<'_>], workload: &str) -> Result<Cost, Box<dyn Error>> {
         if edge.callee == workload {
             whole += edge.cost;
         }
-        // The sums of the device include the set-up of the workload. `check` subtracts the costs of two runs, and the
-        // set-up is the same in both, so it cancels out.
+        // `device` and `device_calls` include the set-up of the workload. `check` subtracts the cost of one run from
+        // that of another. The set-up is the same in both, so it cancels out.
         let is_device = |function: &str| DEVICE.iter().any(|device| function.starts_with(device));
         if is_device(edge.callee) && !is_device(edge.caller) {
             device += edge.cost;
