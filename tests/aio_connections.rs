@@ -5,8 +5,9 @@ use interlock::aio::cm::SharedChannel;
 use interlock::aio::{self, Connection, End, Receiver, Sender, SharedPoller, block_on, tcp};
 use interlock::attributes::ConnectAttributes;
 use interlock::cm::{AcceptData, Cause, ConnectData, RejectData};
+use interlock::soft::Fault;
 use interlock::{
-    AnyQueuePair, Brand, Buffer, CompletionQueue, Init, Inline, Limits, ProtectionDomain, QueuePair, Status,
+    AnyQueuePair, Brand, Buffer, CompletionQueue, Init, Inline, Limits, PostError, ProtectionDomain, QueuePair, Status,
 };
 use std::future::poll_fn;
 use std::mem;
@@ -869,4 +870,22 @@ fn the_receives_come_out_after_the_link_has_named_the_end() {
             );
         });
     }
+}
+
+/// As above, after a post of uncertain outcome. It breaks the pair, and does not move it to Error.
+#[test]
+fn the_receives_of_a_pair_that_an_uncertain_post_broke_come_out_too() {
+    let runtime = runtime();
+    let (fabric, domain) = support::own_device!();
+    finish(&runtime, async {
+        let world = World::new(domain.clone());
+        let (client, mut server) = world.connected(Way::Address).await;
+        fabric.inject(Fault::SendKept { errno: libc::EINVAL });
+        assert!(matches!(server.send(world.buffer(b"kept")), Err(PostError::Uncertain { .. })));
+        drop(client);
+        let end = timeout(PATIENCE, server.link.closed()).await.unwrap();
+        assert_eq!(timeout(PATIENCE, server.closed()).await.unwrap(), end);
+        let flushed = timeout(PATIENCE, server.next()).await;
+        assert!(matches!(flushed, Ok(Some(Err(_)))), "after every end but `Queue` all requests come out: {flushed:?}");
+    });
 }
