@@ -611,8 +611,8 @@ impl<B> State<B> {
                 Settled::Done => {}
                 Settled::NoRoom => return Attempt::Again,
                 Settled::Failed(error) => {
-                    // A completion that was settled before the error is returned first. The error is not lost: the next
-                    // poll returns it again.
+                    // If a completion was settled before the error came, return the completion first. The error is not
+                    // lost: the next poll meets it again.
                     return match ready(self) {
                         Some(found) => Attempt::Ready(found),
                         None => Attempt::Failed(error, self.take_wakers()),

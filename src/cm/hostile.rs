@@ -284,8 +284,9 @@ fn ends_in_between(victim: &mut Victim) {
                 assert!(is_known, "{moment:?} {how}: {failed:?}");
                 assert!(matches!(failed.value, AnyQueuePair::Errored(_)), "{failed:?}");
             }
-            // The peer has perhaps not established the connection: on iWARP, the accept alone connects the victim's
-            // side. So if the peer disconnects before `AfterTheAnswer`, the victim perhaps sees no end.
+            // On iWARP, the victim's own accept connects the victim's side, even if the peer has not established its
+            // side. A peer that disconnects before `AfterTheAnswer` has perhaps nothing to disconnect, and then the
+            // victim gets no event of the end.
             Ok(mut connection) => {
                 end(AfterTheConnection);
                 let must_end = how == 0 || how == 1 && moment >= AfterTheAnswer;

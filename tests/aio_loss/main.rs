@@ -306,8 +306,8 @@ impl Lane {
             assert!(!is_in_order || count == next, "message {count} of task {task} arrives before message {next}");
             assert_eq!(buffer[..], words(task, count), "a message arrives as it was sent");
             self.arrived.fetch_add(1, Ordering::Relaxed);
-            // If receives complete out of order, the queue can stay full until an earlier receive has completed. Then
-            // the buffer is posted later.
+            // If receives complete out of order, the queue can stay full until an earlier receive has completed. In
+            // that case the buffer is posted after a later message.
             spare.push(buffer);
             while let Some(buffer) = spare.pop() {
                 match receiver.post_receive(buffer) {
