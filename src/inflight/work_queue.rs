@@ -9,8 +9,7 @@ mod stage;
 
 use super::ledger::Poster;
 use super::pair_status::ENDED;
-use super::peers::To;
-use super::peers::{Parked, Peers};
+use super::peers::{Parked, Peers, To};
 use super::request::{Bounds, PostLimits};
 use super::{Entry, PairStatus, PostError, Posting, WorkId, is_broken};
 use crate::domain::DomainId;
