@@ -179,6 +179,8 @@ fn refused(attempts: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<Str
     let output = Command::new(env::current_exe().unwrap())
         .args(["--exact", "each_trait_is_sealed_in_each_parameter", "--nocapture"])
         .envs([(ELSEWHERE, folder.as_os_str()), ("TRYBUILD", "overwrite".as_ref())])
+        // The programs are compiled again and again, with a few lines less each time.
+        .env("CARGO_INCREMENTAL", "1")
         .output()
         .unwrap();
     assert!(output.status.success(), "one compiles:\n{}", String::from_utf8_lossy(&output.stderr));

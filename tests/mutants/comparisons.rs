@@ -87,6 +87,8 @@ fn without_its_comparison_each_mix_up_passes() {
             .current_dir(&library)
             .env("CARGO_TARGET_DIR", folder.join("target"))
             .env("INTERLOCK_DEVICE", "soft0")
+            // Two mutants differ in a few lines.
+            .env("CARGO_INCREMENTAL", "1")
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
