@@ -5,7 +5,7 @@ use interlock::aio::cm::SharedChannel;
 use interlock::aio::{self, Connection, End, Receiver, Sender, SharedPoller, block_on, tcp};
 use interlock::attributes::ConnectAttributes;
 use interlock::cm::{AcceptData, Cause, ConnectData, RejectData};
-use interlock::soft::{Fabric, Fault, Profile};
+use interlock::soft::{Fabric, Fault, Profile, Verb};
 use interlock::{
     AnyQueuePair, Brand, Buffer, CompletionQueue, Init, Inline, Limits, PostError, ProtectionDomain, QueuePair, Status,
 };
@@ -886,6 +886,25 @@ fn the_receives_of_a_pair_that_an_uncertain_post_broke_come_out_too() {
         drop(client);
         let end = timeout(PATIENCE, server.link.closed()).await.unwrap();
         assert_eq!(timeout(PATIENCE, server.closed()).await.unwrap(), end);
+        let flushed = timeout(PATIENCE, server.next()).await;
+        assert!(matches!(flushed, Ok(Some(Err(_)))), "after every end but `Queue` all requests come out: {flushed:?}");
+    });
+}
+
+/// The device refuses to move the pair when the end is seen. The next look at the end tries again.
+#[test]
+fn the_receives_come_out_although_the_pair_was_not_moved_at_first() {
+    let runtime = runtime();
+    let (fabric, domain) = support::own_device!(Fabric::with_profile(Profile::Rxe));
+    finish(&runtime, async {
+        let world = World::new(domain.clone());
+        let (client, mut server) = world.connected(Way::Records).await;
+        drop(client);
+        let end = timeout(PATIENCE, server.link.closed()).await.unwrap();
+        fabric.inject(Fault::VerbFails { verb: Verb::ModifyQp, after: 0, count: 1, errno: libc::ENOMEM });
+        for _ in 0..2 {
+            assert_eq!(timeout(PATIENCE, server.closed()).await.unwrap(), end);
+        }
         let flushed = timeout(PATIENCE, server.next()).await;
         assert!(matches!(flushed, Ok(Some(Err(_)))), "after every end but `Queue` all requests come out: {flushed:?}");
     });

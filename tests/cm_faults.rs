@@ -403,6 +403,20 @@ fn a_membership_says_that_the_network_has_ended_it() {
     fabric.heal();
 }
 
+/// The device refuses to move the pair when the end is seen. The next look at the end tries again.
+#[test]
+fn a_pair_that_was_not_moved_at_its_end_is_moved_by_the_next_look() {
+    let mut world = World::on(Fabric::with_profile(Profile::Rxe));
+    let [(mut client, mut of_client), (server, of_server)] = world.connected();
+    of_client.pair.post_receive(client.domain.buffer(64).unwrap()).unwrap();
+    drop((of_server, server));
+    world.fabric.inject(fails(Verb::ModifyQp));
+    for _ in 0..2 {
+        assert!(matches!(of_client.wait_end(PATIENCE).unwrap(), Some(Cause::Disconnected)));
+    }
+    assert!(client.poller.wait(PATIENCE).unwrap().check().unwrap_err().into_buffer().is_some());
+}
+
 /// CM044: the number of a pair comes free although the first disconnect failed.
 #[test]
 fn a_disconnect_that_failed_is_tried_again_by_the_wait_for_the_number() {

@@ -26,7 +26,6 @@ use crate::types::Qpn;
 use crate::verb_error::VerbError;
 use futures_core::Stream;
 use std::fmt;
-use std::mem;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -356,12 +355,11 @@ impl<B: Brand> Link<B> {
     /// Moves the pair to Error because of `end`, unless that was done before.
     fn move_pair<T: Transport>(&mut self, end: &End, sender: &mut Sender<B, T>) {
         // After `End::Queue` a move is of no use: no completion can come out of the queue any more.
-        if matches!(end, End::Queue(_)) || mem::replace(&mut self.has_moved_pair, true) {
-            return;
+        if !matches!(end, End::Queue(_)) && !self.has_moved_pair {
+            // Without `abort` the receives would never come out: neither the end of a link nor a post of uncertain
+            // outcome moves the pair to Error. If `abort` fails, the next look at the end calls it again.
+            self.has_moved_pair = sender.abort().is_ok();
         }
-        // Without `abort` the receives would never come out: neither the end of a link nor a post of uncertain outcome
-        // moves the pair to Error. The error of `abort` is ignored: the device is gone then.
-        let _ = sender.abort();
     }
 
     /// The bytes that the peer's program sent along when the two sides connected. Untrusted input.

@@ -13,7 +13,6 @@ use crate::queue::QueuePair;
 use crate::queue::state::{Errored, ReadyToSend};
 use crate::queue::transport::{Reliable, ReliableConnection};
 use crate::verb_error::VerbError;
-use std::mem;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -134,10 +133,9 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
 
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
         let end = self.link.end_by(patience)?;
-        if end.is_some() && !mem::replace(&mut self.link.has_moved_pair, true) {
-            // The error is ignored: it can mean that the device has already moved the pair to Error by itself, or that
-            // the device was removed.
-            let _ = self.pair.end_traffic();
+        if end.is_some() && !self.link.has_moved_pair {
+            // If this fails, the next look at the end tries again. It fails for ever if the device was removed.
+            self.link.has_moved_pair = self.pair.end_traffic().is_ok();
         }
         Ok(end)
     }
