@@ -36,8 +36,9 @@ fn filled<B: Brand>(mut buffer: Buffer<B>, seed: u8) -> Buffer<B> {
 fn messages_of_many_lengths_arrive_as_they_were_sent() {
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
-    let longest = if cfg!(miri) { 4100 } else { 1 << 20 };
-    for (round, len) in [0, 1, 63, 64, 4095, 4096, 4097, longest].into_iter().enumerate() {
+    let longest = if cfg!(miri) { 100 } else { 1 << 20 };
+    let lengths = [0, 1, 63, 64, 4095, 4096, 4097, longest].into_iter().filter(|&len| len <= longest);
+    for (round, len) in lengths.enumerate() {
         let receive = link.right.post_receive(link.domain.buffer(longest).unwrap()).unwrap();
         let mut message = filled(link.domain.buffer(longest).unwrap(), round as u8);
         message.set_len(len).unwrap();

@@ -448,7 +448,7 @@ fn run(program: &Program<Call>) {
 fn nothing_is_lost_in_any_history() {
     let given = std::env::var("INTERLOCK_SEED").ok().map(|seed| seed.parse().unwrap());
     let count = match (cfg!(miri), context().is_soft()) {
-        (true, _) => 3,
+        (true, _) => 2,
         (_, true) => 1500,
         _ => 20,
     };

@@ -11,16 +11,20 @@ use crate::memory::{
     Buffer, BufferList, Descriptor, ListInner, Part, SharedBuffer, SharedPart, UniquePart, UnsettledWindow, WindowInner,
 };
 use crate::provider::handles::ObjectPtr;
-use crate::seal::Key;
+use crate::seal::{KEY, Key};
 use sealed::Postable;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::num::NonZeroUsize;
-use std::{fmt, mem, ptr::NonNull};
+use std::ptr::{self, NonNull};
+use std::{fmt, mem};
 
 pub(super) mod sealed {
     use super::{Descriptor, DomainId, Entry, Key, ListInner, Operation, To};
 
     /// Memory that a request can have. It can be split into what the device reads and what the ledger keeps.
+    ///
+    /// The device may use only what the ledger keeps. So if `descriptor` or `list` returns something, `into_entry` must
+    /// return an entry that owns exactly that. [`Entry::of`] checks this in debug builds.
     #[allow(unnameable_types, reason = "seals `SendMemory`")]
     pub trait Postable<B>: Sized {
         /// The part of the handle that the ledger's entry does not keep.
@@ -105,6 +109,18 @@ static_assertions::assert_impl_all!(BufferList<()>: Send, Sync);
 static_assertions::assert_impl_all!(WindowInner: Send, Sync);
 
 impl Entry {
+    /// Splits `memory` into the entry and the rest.
+    #[inline(always)]
+    pub(super) fn of<B, M: Postable<B>>(mut memory: M, operation: Operation) -> (Self, M::Rest) {
+        let named = cfg!(debug_assertions).then(|| {
+            let list = memory.list(KEY).map(|list| ptr::from_ref(list));
+            (memory.descriptor(KEY).map(ptr::from_ref), list)
+        });
+        let (entry, rest) = memory.into_entry(operation, KEY);
+        debug_assert_eq!(named, Some((entry.descriptor().map(ptr::from_ref), entry.as_list().map(ptr::from_ref))));
+        (entry, rest)
+    }
+
     #[inline(always)]
     pub(crate) fn unique<B>(operation: Operation, buffer: Buffer<B>) -> Self {
         Self::tag(buffer.into_part().into_raw(), operation.code() | UNIQUE)
@@ -440,5 +456,40 @@ impl<B> Postable<B> for BufferList<B> {
     }
     fn from_entry(entry: Entry, (): (), _: Key) -> Option<Self> {
         entry.into_list()
+    }
+}
+
+#[cfg(all(test, feature = "soft", debug_assertions, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::soft::Fabric;
+
+    /// Names a buffer to the device, and does not give it to the ledger.
+    struct Keeps<B>(Buffer<B>);
+
+    impl<B> Postable<B> for Keeps<B> {
+        type Rest = Buffer<B>;
+        fn filled(&self, _: Key) -> usize {
+            0
+        }
+        fn is_of(&self, _: DomainId, _: Key) -> bool {
+            true
+        }
+        fn descriptor(&self, _: Key) -> Option<&Descriptor> {
+            Some(self.0.descriptor())
+        }
+        fn into_entry(self, operation: Operation, _: Key) -> (Entry, Buffer<B>) {
+            (Entry::inline(operation), self.0)
+        }
+        fn from_entry(_: Entry, rest: Buffer<B>, _: Key) -> Option<Self> {
+            Some(Self(rest))
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "assertion")]
+    fn memory_that_the_ledger_would_not_keep_is_noticed() {
+        let domain = crate::Context::open_on(&Fabric::new(), "entry").unwrap().checked_domain().unwrap();
+        Entry::of(Keeps(domain.buffer(8).unwrap()), Operation::Send);
     }
 }

@@ -197,7 +197,7 @@ impl Call {
         });
         let (mut memory, action, length) = request.into_parts();
         let data = Data::of(&mut memory, action.operation, length);
-        let (entry, _) = memory.into_entry(action.operation, KEY);
+        let (entry, _) = Entry::of(memory, action.operation);
         let flags = action.flags | if last { SIGNALED } else { 0 };
         (Self { action, flags, data, length, to }, entry)
     }

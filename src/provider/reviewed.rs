@@ -520,6 +520,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "slow, and compares text only")]
     fn the_document_has_the_table_that_the_code_has() {
         let document = include_str!("../../docs/providers.md");
         assert!(document.contains(&table()), "docs/providers.md should have\n\n{}", table());

@@ -329,7 +329,7 @@ impl Staged {
             // sessions only, and requests about windows are filled by other functions.
             Operation::Send | Operation::Receive | Operation::AtomicWrite | Operation::Bind | Operation::Revoke => {}
         }
-        let (entry, rest) = memory.into_entry(action.operation, KEY);
+        let (entry, rest) = Entry::of(memory, action.operation);
         Filled { entry, rest, filled_before }
     }
 
@@ -544,7 +544,7 @@ impl ReceiveQueue {
             (Some(part), one) => (part.whole_element(), one),
             (None, _) => memory.list(KEY).map_or((ptr::null_mut(), 0), ListInner::whole_elements),
         };
-        let (entry, rest) = memory.into_entry(Operation::Receive, KEY);
+        let (entry, rest) = Entry::of(memory, Operation::Receive);
         slot.push(entry);
         let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge: count as i32 };
         if capacity == 0 {

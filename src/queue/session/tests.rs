@@ -240,7 +240,8 @@ fn sent() -> (usize, usize, u32) {
 
 #[test]
 fn all_items_that_just_fit_are_one_session_whose_last_is_signalled() {
-    for count in [1, 2, 15, 16, 17, 18, 31, 32, 33] {
+    let counts = if cfg!(miri) { &[1, 2, 33][..] } else { &[1, 2, 15, 16, 17, 18, 31, 32, 33] };
+    for &count in counts {
         with_queue(count, |queue, domain, _| {
             let count = count as usize;
             let mut buffers = domain.buffers(count, 8).unwrap();

@@ -76,7 +76,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "aio", facts: &[Rxe, Siw(&[]), Miri { part: Two, leaks: Allowed, only: &[
         "forgotten", "polled_late", "that_is_dropped", "panics", "lose_nothing",
     ] }] },
-    Program { name: "aio_connections", facts: &[Rxe, Siw(&[])] },
+    Program { name: "aio_connections", facts: &[PlainMemory, Rxe, Siw(&[])] },
     Program { name: "aio_kills", facts: &[StartsPrograms, Waits, Rxe, Siw(&[])] },
     // All of `aio_lending` would take Miri four minutes, so Miri runs only these tests. They cover memory that is still
     // lent, memory that has come back, and memory that was forgotten.
@@ -86,7 +86,7 @@ pub const PROGRAMS: &[Program] = &[
         "lent_memory_that_is_forgotten_is_still_there_for_the_peer",
         "memory_that_is_not_deregistered_stays_lent_and_counts",
     ] }] },
-    Program { name: "aio_loss", facts: &[Rxe, Siw(&[])] },
+    Program { name: "aio_loss", facts: &[PlainMemory, Rxe, Siw(&[])] },
     Program { name: "aio_tokio", facts: &[PlainMemory, Rxe, Siw(&[])] },
     Program { name: "allocations", facts: &[OwnProfile, Rxe] },
     Program { name: "alter", facts: &[PlainMemory, Rxe, Siw(&[])] },
@@ -115,7 +115,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "cm_histories", facts: &[Rxe, Siw(&[])] },
     Program { name: "cm_kills", facts: &[StartsPrograms, Waits, Rxe, Siw(&[])] },
     Program { name: "cm_loop", facts: &[Rxe, Siw(&[])] },
-    Program { name: "cm_network", facts: &[Waits, Rxe, Siw(&[])] },
+    Program { name: "cm_network", facts: &[PlainMemory, Waits, Rxe, Siw(&[])] },
     Program { name: "cm_removal", facts: &[PlainMemory, Rxe] },
     Program { name: "conformance", facts: &[Rxe] },
     Program { name: "device", facts: &[PlainMemory, Rxe, Siw(&[
