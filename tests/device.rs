@@ -135,3 +135,47 @@ fn the_simulation_is_the_default_device_where_it_is_named() {
     let said = String::from_utf8_lossy(&ended.stdout);
     assert!(ended.status.success() && said.contains("test result: ok. 1 passed"), "{said}");
 }
+
+/// In these environments providers hide failures, leave out locks or misplace data. The test runs itself again in
+/// each: once with the variable set from the start, and once with a variable that is set when the device is open.
+#[test]
+fn an_environment_in_which_providers_lie_is_refused() {
+    const NAME: &str = "an_environment_in_which_providers_lie_is_refused";
+    const LATE: &str = "INTERLOCK_TEST_LATE";
+    let variables = [
+        "RDMAV_ALLOW_DISASSOC_DESTROY",
+        "MLX4_DEVICE_FATAL_CLEANUP",
+        "MLX5_SINGLE_THREADED",
+        "MLX4_SINGLE_THREADED",
+        "MLX5_CQE_SIZE",
+    ];
+    let is_refused = |name: &str| {
+        let refused = Context::open("soft0").unwrap_err();
+        assert!(matches!(refused, OpenError::ForbiddenEnvironment { variable } if variable == name), "{refused}");
+    };
+    if let Some(late) = env::var_os(LATE) {
+        let name = late.to_str().unwrap();
+        let domain = context().checked_domain().unwrap();
+        drop(domain.completion_queue(8).unwrap());
+        // SAFETY: no other thread of this process uses the environment: it runs one test, which has opened its device.
+        unsafe { env::set_var(name, "1") };
+        let refused = domain.completion_queue(8).unwrap_err();
+        assert_eq!((refused.verb(), refused.errno()), ("ibv_create_cq", libc::EPERM));
+        assert!(refused.to_string().ends_with("docs/failures.md#forbidden-environment)"), "{refused}");
+        // SAFETY: as above.
+        unsafe { env::remove_var(name) };
+        assert!(domain.completion_queue(8).is_err(), "the provider may have read it meanwhile");
+        return is_refused(name);
+    }
+    if let Some(name) = variables.into_iter().find(|name| env::var_os(name).is_some()) {
+        return is_refused(name);
+    }
+    for name in variables {
+        for (variable, value) in [(name, "1"), (LATE, name)] {
+            let mut alone = Command::new(env::current_exe().unwrap());
+            let ended = alone.args(["--exact", NAME]).env(variable, value).output().unwrap();
+            let said = String::from_utf8_lossy(&ended.stdout);
+            assert!(ended.status.success() && said.contains("test result: ok. 1 passed"), "{said}");
+        }
+    }
+}

@@ -36,11 +36,11 @@ fn filled<B: Brand>(mut buffer: Buffer<B>, seed: u8) -> Buffer<B> {
 fn messages_of_many_lengths_arrive_as_they_were_sent() {
     interlock::domain! { struct Test; }
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
-    let longest = if cfg!(miri) { 100 } else { 1 << 20 };
-    let lengths = [0, 1, 63, 64, 4095, 4096, 4097, longest].into_iter().filter(|&len| len <= longest);
-    for (round, len) in lengths.enumerate() {
+    let lengths = if cfg!(miri) { &[0, 1, 64, 4097][..] } else { &[0, 1, 63, 64, 4095, 4096, 4097, 1 << 20] };
+    let longest = lengths[lengths.len() - 1];
+    for (round, &len) in lengths.iter().enumerate() {
         let receive = link.right.post_receive(link.domain.buffer(longest).unwrap()).unwrap();
-        let mut message = filled(link.domain.buffer(longest).unwrap(), round as u8);
+        let mut message = filled(link.domain.buffer(len.max(1)).unwrap(), round as u8);
         message.set_len(len).unwrap();
         let expected = message.to_vec();
         link.left.post_send(message).unwrap();

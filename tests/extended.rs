@@ -6,7 +6,7 @@ use interlock::completion::{CompletionQueueOptions, Polling};
 use interlock::error::{CompletionQueueError, PollError};
 use interlock::number::Qkey;
 use interlock::queue::Posting;
-use interlock::soft::{Fabric, Fault, Verb};
+use interlock::soft::{Fabric, Fault, Profile, Verb};
 use interlock::{Completion, Context, Limits, RemoteWrite, Status, Work, WorkRequest};
 use support::{Link, PATIENCE, POLLING, Queues, context, extended};
 
@@ -46,6 +46,18 @@ fn a_device_without_them_says_what_to_do() {
         }
         domain.completion_queue_with(8, &CompletionQueueOptions::default()).unwrap();
         domain.completion_queue_with(8, &extended()).unwrap();
+    }
+}
+
+#[test]
+fn a_provider_that_was_not_reviewed_for_them_is_not_asked() {
+    interlock::domain! { struct Test; }
+    for profile in [Profile::Siw, Profile::Hns, Profile::Efa, Profile::Adversary(0)] {
+        let fabric = Fabric::with_profile(profile);
+        let domain = Context::open_on(&fabric, "one").unwrap().named_domain(Test).unwrap();
+        let error = domain.completion_queue_with(8, &extended()).unwrap_err();
+        assert!(matches!(error, CompletionQueueError::NotExtended(_)), "{profile:?}: {error:?}");
+        domain.completion_queue_with(8, &CompletionQueueOptions::default()).unwrap();
     }
 }
 

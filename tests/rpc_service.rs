@@ -154,7 +154,7 @@ fn bytes_of_any_form_are_a_frame_or_a_violation() {
     let domain = domain!();
     let (mut random, mut taken, mut refused) = (Random::new(7), 0, 0);
     // On a real device each buffer is registered by the kernel, which is slow and has no part in this.
-    for _ in 0..if on_hardware() { 2_000 } else { 100_000 } {
+    for _ in 0..if on_hardware() { 10_000 } else { 100_000 } {
         let mut buffer = domain.buffer(64).unwrap();
         assert!(Frame::write(&mut buffer, Kind::Request, 5, &[1; 20]));
         let mut bytes = buffer[..random.below(buffer.len() + 1)].to_vec();

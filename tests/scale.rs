@@ -58,9 +58,7 @@ fn a_pair_takes_less_than_a_kibibyte_beside_its_slots() {
         // be off by a few bytes.
         assert!((deep - shallow).abs_diff(2 * 8 * size_of::<usize>()) <= 64, "a slot: {shallow} and {deep}");
         let beside = shallow - 2 * 8 * size_of::<usize>();
-        // Under the address sanitizer, each ledger has a chunk of its own, and each chunk has a header.
-        let limit = if cfg!(asan) { 1280 } else { 1024 };
-        assert!(beside < limit, "{beside} bytes a pair beside its slots");
+        assert!(beside < 1024, "{beside} bytes a pair beside its slots");
     });
 }
 

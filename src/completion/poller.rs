@@ -155,6 +155,14 @@ impl<B> Poller<B> {
         (free.len() - before) as u32
     }
 
+    /// Polls no more: every later poll fails, and the end of the completion queue does not poll either. The requests in
+    /// flight on the queue end with it.
+    #[cold]
+    pub(crate) fn stop(&mut self) {
+        let PollerParts { state, queue } = &mut *self.parts;
+        state.fail(&queue.control);
+    }
+
     /// Whether a poll may give something without asking the device: completions that an earlier poll has taken from the
     /// device, or news of the control path.
     #[inline(always)]
@@ -253,7 +261,7 @@ pub(super) struct PollState {
     waiting_orphans: Vec<(Orphan, u32)>,
     /// How many completions named no request in flight.
     unknown: u64,
-    /// Whether the completion queue has failed.
+    /// Whether the completion queue has failed, or may not be polled any more.
     failed: bool,
     /// Shared receive queues of pairs that are gone, if they are [kept](Self::keep_gone).
     gone: Vec<SharedLedger>,
@@ -451,7 +459,7 @@ impl PollState {
         }
     }
 
-    /// Marks the completion queue as failed: every later poll fails in the same way.
+    /// Marks the completion queue as failed: nobody polls the device again, and every later poll fails in the same way.
     #[cold]
     pub(super) fn fail(&mut self, control: &Control) -> PollError {
         self.failed = true;

@@ -8,6 +8,7 @@ use super::options::{CompletionQueueError, CompletionQueueOptions, Polling};
 use super::poller::{InFlight, PollState, Poller};
 use super::shared_receivers::SharedReceiver;
 use crate::device::CompletionQueueId;
+use crate::device::context::forbidden_variable;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner, ProtectionDomain};
 use crate::inflight::{QueueKind, RawCompletionQueue, SharedLedger, Waker};
@@ -44,7 +45,8 @@ impl<B: Brand> ProtectionDomain<B> {
     /// # Errors
     ///
     /// `EINVAL`: no entries, or more than the device has
-    /// ([`max_completion_entries`](crate::device::DeviceAttributes::max_completion_entries)).
+    /// ([`max_completion_entries`](crate::device::DeviceAttributes::max_completion_entries)). `EPERM`: an environment
+    /// variable is set with which [no device is opened](crate::error::OpenError::ForbiddenEnvironment).
     #[doc(alias = "ibv_create_cq")]
     pub fn completion_queue(&self, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
         self.completion_queue_with(entries, &CompletionQueueOptions::default()).map_err(CompletionQueueError::into_verb)
@@ -144,6 +146,9 @@ impl CqInner {
     ) -> Result<(Arc<Self>, Box<PollState>), CompletionQueueError> {
         if entries == 0 {
             return Err(VerbError::new("ibv_create_cq", libc::EINVAL).into());
+        }
+        if forbidden_variable().is_some() {
+            return Err(VerbError::new("ibv_create_cq", libc::EPERM).into());
         }
         let waker = Arc::new(Waker::new()?);
         let end = match options.polling {

@@ -3,6 +3,9 @@
 //! A region's rights say who may do what with it. How the region was registered can change what the program may rely
 //! on. So that is part of the same type parameter: an operation that relies on more than the region guarantees does not
 //! compile.
+//!
+//! ASSUMPTION: with relaxed ordering, too, a completion comes after all data of its request and of those before it.
+//! What a deregistration or the end of a pair proves holds, too (`ibv_reg_mr(3)`).
 
 use super::access::{Access, sealed::Sealed};
 use super::{

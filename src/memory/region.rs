@@ -1,4 +1,6 @@
 //! Memory regions: registered memory that a program owns as a whole.
+//!
+//! ASSUMPTION: the machine's DMA is coherent with its caches, as on x86-64 and on servers of 64-bit Arm.
 
 use super::access::{self, Access};
 use super::bindable::Bindable;

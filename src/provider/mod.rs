@@ -3,8 +3,9 @@
 //! The data path does not use this table. It calls the function table of the `ibv_context`, which both implementations
 //! fill (see `sys::inline`). Public types know neither implementation.
 //!
-//! ASSUMPTION: when `ibv_dereg_mr`, `ibv_destroy_qp` or a move to Reset returns 0, every access of the device through
-//! the region or the pair has ended.
+//! ASSUMPTION: when `ibv_destroy_qp` or (where the provider's row says so) a move to Reset returns 0, every access of
+//! the device through the pair has ended, and every write of a later poll to memory of its requests. When
+//! `ibv_dereg_mr` returns 0, the access of peers through the region has ended.
 //!
 //! The verbs of C report failure in several ways (NULL and `errno`, a positive number, -1 and `errno`). Here all of
 //! them return [`VerbError`].

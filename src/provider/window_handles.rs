@@ -1,6 +1,6 @@
 //! Owned handles of memory windows, with verbs that are safe to call, as in [`handles`](super::handles).
 //!
-//! ASSUMPTION: a provider reads the `ibv_mw` of a bind while the bind is posted, and not later.
+//! ASSUMPTION: a provider reads the `ibv_mw` of a bind while the bind is posted, before it can complete, and not later.
 #![allow(unsafe_code, reason = "calls verbs on the window that the handle owns")]
 
 use super::handles::{BindMw, Domain, ObjectPtr};

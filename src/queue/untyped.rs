@@ -6,7 +6,7 @@ use super::local_port::LocalPort;
 use super::pair_end::{DepartingPair, destroy, reset};
 use super::places::{PairLedgers, Places};
 use super::state::{DeviceState, Reset, State};
-use crate::completion::{CqInner, Orphan, Place};
+use crate::completion::{CqInner, Orphan, Place, Poller};
 use crate::device::iwarp::NotOnIwarp;
 use crate::domain::DomainInner;
 use crate::inflight::ledger::Origin;
@@ -70,9 +70,21 @@ impl UntypedPair {
         self.core_mut().is_some_and(|core| core.ends_by_poller() && core.places.is_some())
     }
 
-    /// Destroys the pair, whose work queues then take no posts. If [only the poller may destroy
-    /// it](PairCore::ends_by_poller), the caller must be the poller, and must not poll again while requests of the pair
-    /// are in flight.
+    /// Destroys the pair, whose work queues then take no posts. `poller` is its only poller. Returns whether the
+    /// completion queue may be polled afterwards. If not, because [only the poller may destroy the
+    /// pair](PairCore::ends_by_poller), the poller is stopped. Otherwise something else could poll, such as the end of
+    /// the completion queue, for other pairs that have departed.
+    pub(crate) fn destroy_with<B>(&mut self, poller: &mut Poller<B>) -> Result<bool, UndestroyedPair> {
+        let may_poll = !self.is_left_to_poller();
+        if !may_poll {
+            poller.stop();
+        }
+        self.destroy_now()?;
+        Ok(may_poll)
+    }
+
+    /// Destroys the pair, whose work queues then take no posts. If the pair [is left to its
+    /// poller](Self::is_left_to_poller), the caller has stopped the poller.
     pub(crate) fn destroy_now(&mut self) -> Result<(), UndestroyedPair> {
         let Self { send, receive, core } = self;
         match Arc::get_mut(core) {

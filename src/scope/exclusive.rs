@@ -14,7 +14,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use std::{fmt, mem};
 
-/// A connected pair and the poller of a completion queue that serves no other pair. [Scopes](Self::scope) borrow it.
+/// A connected pair and the poller of a completion queue that serves no other pair. (Pairs that the program has dropped
+/// and that the poller has still to destroy may be there.) [Scopes](Self::scope) borrow it.
 ///
 /// It owns both, so nobody else posts, polls or destroys. Between scopes, owned buffers may be posted and polled as
 /// usual. If they complete during a scope, their completions are kept for later.

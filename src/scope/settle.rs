@@ -5,6 +5,9 @@
 //! completion, or by a reset or a destroy that the device confirmed. Deregistering memory that a request still names is
 //! no proof: the device may give the memory's key to another registration, and a request that is still queued would
 //! then reach other memory. So the registrations end last.
+//!
+//! ASSUMPTION: memory whose registration gives peers no rights is reached only for requests that name its key, and no
+//! key is given out while a registration has it.
 
 use super::slots::Slots;
 use crate::completion::{Completion, Poller};
@@ -96,11 +99,11 @@ impl<B: Brand> Engine<B> {
             return;
         }
         let gone;
-        (self.pair, gone) = match mem::take(&mut self.pair) {
-            AnyQueuePair::ReadyToSend(pair) => destroy(pair),
-            AnyQueuePair::Errored(pair) => destroy(pair),
-            AnyQueuePair::Reset(pair) => destroy(pair),
-            other => (other, None),
+        (self.pair, gone) = match (mem::take(&mut self.pair), &mut self.poller) {
+            (AnyQueuePair::ReadyToSend(pair), Some(poller)) => destroy(pair, poller),
+            (AnyQueuePair::Errored(pair), Some(poller)) => destroy(pair, poller),
+            (AnyQueuePair::Reset(pair), Some(poller)) => destroy(pair, poller),
+            (other, _) => (other, None),
         };
         if gone == Some(true) && self.take_out(slots) {
             return;
@@ -172,13 +175,14 @@ fn reset<B: Brand, S: State>(pair: QueuePair<B, S, ReliableConnection>) -> (AnyQ
     }
 }
 
-/// Destroys the pair now; the caller has its only poller. The second result is `None` if the pair was not destroyed;
+/// Destroys the pair now. `poller` is its only poller. The second result is `None` if the pair was not destroyed;
 /// otherwise it says whether the completion queue may be polled afterwards.
-fn destroy<B: Brand, S: State>(mut pair: QueuePair<B, S, ReliableConnection>) -> (AnyQueuePair<B>, Option<bool>) {
-    let Some(core) = pair.inner.core_mut() else { return (pair.into(), None) };
-    let may_poll = !core.ends_by_poller();
-    match pair.inner.destroy_now() {
-        Ok(()) => (AnyQueuePair::Vacant, Some(may_poll)),
+fn destroy<B: Brand, S: State>(
+    mut pair: QueuePair<B, S, ReliableConnection>,
+    poller: &mut Poller<B>,
+) -> (AnyQueuePair<B>, Option<bool>) {
+    match pair.inner.destroy_with(poller) {
+        Ok(may_poll) => (AnyQueuePair::Vacant, Some(may_poll)),
         Err(error) if error.is_lost => (AnyQueuePair::Vacant, None),
         Err(_) => (pair.into(), None),
     }

@@ -8,6 +8,9 @@
 //!
 //! # Headers and library of different releases
 //!
+//! ASSUMPTION: the libibverbs and the librdmacm that are loaded have the structs of the bindings, or have let them grow
+//! only where that is safe, as follows.
+//!
 //! A program may run with another release of libibverbs than the one whose headers the bindings were made from. How a
 //! struct may grow depends on who allocates it:
 //!

@@ -3,7 +3,7 @@ use super::profiles;
 use interlock::attributes::ConnectAttributes;
 use interlock::queue::Posting;
 use interlock::scope::{Exclusive, InScopeError};
-use interlock::soft::Fabric;
+use interlock::soft::{Fabric, Fault, Verb};
 use interlock::{Context, Inline, Limits, RemoteAll};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -122,5 +122,43 @@ fn nothing_changes_what_was_lent_once_its_scope_is_over() {
         assert!(old.iter().all(|(bytes, mark)| bytes.iter().all(|byte| byte == mark)));
         let violations = fabric.violations();
         assert_eq!(violations, <Vec<String>>::new(), "{profile:?}");
+    }
+}
+
+/// The pair of a scope cannot be moved to Error, so it is destroyed with requests in flight. Where only the poller may
+/// destroy a pair, a poll after that would read what the destroy has freed. Another pair has departed and waits for
+/// completions on the same queue, so its end wants to poll.
+#[test]
+fn scopes_end_without_a_poll_after_a_destroy_with_requests_in_flight() {
+    const MANY: usize = 40;
+    for (profile, broken) in profiles().into_iter().flat_map(|profile| [0, 1, 2].map(|way| (profile, way))) {
+        let fabric = Fabric::with_profile(profile);
+        let context = Context::open_on(&fabric, "dev0").unwrap();
+        let port = context.active_port().unwrap();
+        let domain = context.checked_domain().unwrap();
+        let limits = Limits { receives: MANY as u32, ..LIMITS };
+        let (queue, poller) = domain.completion_queue(4 * MANY as u32).unwrap();
+        let [pair, mut departed] =
+            [(); 2].map(|()| domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap());
+        let to_itself = pair.endpoint();
+        let pair = pair.connect(&to_itself).unwrap();
+        let _ = departed.post_receive(domain.buffer(8).unwrap());
+        drop((queue, departed));
+        let Ok(mut exclusive) = Exclusive::new(pair, poller) else { continue };
+        let mut memory = vec![[0_u8; 8]; MANY];
+        let mut lent = memory.iter_mut();
+        let _ = exclusive.scope(Duration::ZERO, |scope| {
+            for bytes in &mut lent {
+                let Ok(bytes) = scope.lend_mut(bytes) else { continue };
+                let _ = scope.post_receive(bytes).map(std::mem::forget);
+            }
+            match broken {
+                0 => fabric.inject(Fault::DeviceFatal { device: "dev0".into() }),
+                1 => fabric.inject(Fault::VerbFails { verb: Verb::ModifyQp, after: 0, count: 9, errno: libc::EIO }),
+                _ => fabric.inject(Fault::VerbFails { verb: Verb::ModifyQp, after: 1, count: 9, errno: libc::EIO }),
+            }
+        });
+        drop(exclusive);
+        assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}, {broken}");
     }
 }

@@ -26,7 +26,8 @@ pub fn programs_of(stage: &str) -> Option<Vec<&'static str>> {
     Some(match stage {
         "adversary" => names(|program| !program.has(Fact::NoDevice) && !program.has(Fact::OwnProfile)),
         "iwarp" => names(|program| program.on_siw() == Some(&[]) && !program.has(Fact::WholeLists)),
-        // Miri finds all that asan finds, so asan runs only programs that Miri does not run in full.
+        // Miri finds all that asan finds, so asan runs only programs that Miri does not run in full. It also runs all
+        // unit tests.
         "asan" => names(|program| {
             ![Fact::NoDevice, Fact::StartsPrograms, Fact::PlainMemory].iter().any(|fact| program.has(*fact))
                 && !program.is_all_for_miri()

@@ -1,6 +1,7 @@
 use crate::{Fact, Leaks};
 use crate::{PROGRAMS, Part, check_table, miri, named_in_cases, programs_of, siw_suite, suite};
 use std::fs;
+use std::path::Path;
 
 fn metadata(names: &[&str]) -> String {
     let targets: Vec<String> =
@@ -27,11 +28,13 @@ fn a_program_without_a_row_and_a_row_without_a_program_are_named() {
     assert!(check_table("not JSON").is_err());
 }
 
-/// Facts that contradict each other.
 #[test]
-fn no_program_without_a_device_is_given_one() {
+fn no_program_has_facts_that_contradict_each_other() {
     for program in PROGRAMS.iter().filter(|program| program.has(Fact::NoDevice)) {
         assert_eq!(program.facts, [Fact::NoDevice], "{}", program.name);
+    }
+    for program in PROGRAMS.iter().filter(|program| program.has(Fact::PlainMemory)) {
+        assert!(!program.facts.iter().any(|fact| matches!(fact, Fact::Miri { .. })), "{}", program.name);
     }
 }
 
@@ -160,4 +163,20 @@ fn soft_iwarp_runs_the_scripts_the_devices_and_chosen_tests() {
     assert!(list.contains(&"beside /t/cm_network-0a --test-threads=1 ".to_owned()), "{list:?}");
     assert!(list.iter().any(|line| line.starts_with("/t/device-0a --test-threads=1 --exact a_port")), "{list:?}");
     assert_eq!(siw_suite(&messages[1..].join("\n")).unwrap_err(), "cargo built no example devices");
+}
+
+/// Miri and asan together leave out no test of a program that Miri runs without a filter.
+#[test]
+fn asan_runs_what_miri_ignores() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    for program in PROGRAMS.iter().filter(|program| program.is_unfiltered_for_miri()) {
+        let (file, folder) = (tests.join(format!("{}.rs", program.name)), tests.join(program.name));
+        let files: Vec<_> = if file.exists() {
+            vec![file]
+        } else {
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file()).collect()
+        };
+        let ignores = files.iter().any(|file| fs::read_to_string(file).unwrap().contains("cfg_attr(miri, ignore"));
+        assert_eq!(ignores, program.has(Fact::MiriIgnores), "{}", program.name);
+    }
 }

@@ -1,7 +1,7 @@
 //! The device under test, and how devices differ.
 
-use interlock::Context;
 use interlock::error::{TransitionError, TransitionFailure};
+use interlock::{Context, Status};
 use std::time::Duration;
 
 /// Longer than any exchange of the tests takes on the slowest machine.
@@ -109,6 +109,14 @@ pub fn lacks(promise: Promise) -> bool {
         Promise::Events => promises.provider() == "adversary",
         Promise::SparedPairs => context.is_iwarp() && !promises.failed_connects_spare_pairs(),
     }
+}
+
+/// Whether a request that was in flight on a pair ends with this status when the pair is destroyed. Where the provider
+/// destroys a pair at once, nobody flushes the request before; iWARP does.
+pub fn is_of_a_destroyed_pair(status: Status) -> bool {
+    let context = context();
+    let is_flushed = context.is_iwarp() || !context.promises().pairs_end_at_once(false);
+    status == Status::Destroyed || is_flushed && status == Status::Flushed
 }
 
 /// The pair that was reset, or `None` if the library refused the reset because the provider does not promise enough.
