@@ -130,8 +130,10 @@ fn nothing_changes_what_was_lent_once_its_scope_is_over() {
 /// completions on the same queue, so its end wants to poll.
 #[test]
 fn scopes_end_without_a_poll_after_a_destroy_with_requests_in_flight() {
-    const MANY: usize = 40;
-    for (profile, broken) in profiles().into_iter().flat_map(|profile| [0, 1, 2].map(|way| (profile, way))) {
+    // One poll takes 16 completions. The rest are still in the queue when the pair is destroyed.
+    const MANY: usize = if cfg!(miri) { 20 } else { 40 };
+    let ways = if cfg!(miri) { 0..1 } else { 0..3 };
+    for (profile, broken) in profiles().into_iter().flat_map(|profile| ways.clone().map(move |way| (profile, way))) {
         let fabric = Fabric::with_profile(profile);
         let context = Context::open_on(&fabric, "dev0").unwrap();
         let port = context.active_port().unwrap();
