@@ -65,7 +65,7 @@ fn hint(verb: &str, errno: i32) -> &'static str {
             " (0 entries, more than the device supports, or no such completion vector?)"
         }
         ("ibv_create_cq", libc::EPERM) => {
-            " (an environment variable makes the provider misplace data? See docs/failures.md#forbidden-environment)"
+            " (an environment variable misleads the provider? See docs/failures.md#forbidden-environment)"
         }
         ("ibv_alloc_mw", libc::EOPNOTSUPP) => {
             " (the device has no windows: register that part of the memory by itself)"

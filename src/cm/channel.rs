@@ -4,7 +4,8 @@
 mod models;
 
 use super::error::{Cause, CmError};
-use crate::device::Context;
+use crate::device::context::forbidden_variable;
+use crate::device::{Context, OpenError};
 use crate::provider::{
     self,
     cm::{EventParameters, NewId, PortSpace, RawChannel, RawEvent, RawEventKind, RawId},
@@ -61,11 +62,15 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// The same as those of [`open`](Self::open).
+    /// The same as those of [`open`](Self::open), and [`CmError::Open`]: the device that the variable names was not
+    /// opened, or an environment variable is set, or was seen before, with which no device is opened.
     pub fn open_default() -> Result<Self, CmError> {
         match env::var_os("INTERLOCK_DEVICE").filter(|name| !name.is_empty()) {
             Some(_) => Self::open(&Context::open_default().map_err(Box::new)?),
-            None => Self::over(provider::cm::open()?),
+            None => match forbidden_variable() {
+                Some(variable) => Err(Box::new(OpenError::ForbiddenEnvironment { variable }).into()),
+                None => Self::over(provider::cm::open()?),
+            },
         }
     }
 

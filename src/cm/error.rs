@@ -16,7 +16,7 @@ pub enum CmError {
     /// A host name was not resolved, or has no address.
     #[error("the host name was not resolved to an address")]
     Name(#[source] io::Error),
-    /// The device that `INTERLOCK_DEVICE` names was not opened.
+    /// The device that `INTERLOCK_DEVICE` names was not opened, or no device is, because of an environment variable.
     #[error(transparent)]
     Open(#[from] Box<OpenError>),
     /// A call failed.

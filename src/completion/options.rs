@@ -69,7 +69,8 @@ pub enum CompletionQueueError {
     NotExtended(#[source] VerbError),
     /// The device answered with an error. `EINVAL`: no entries, or more than the device has
     /// ([`max_completion_entries`](crate::device::DeviceAttributes::max_completion_entries)), or no such completion
-    /// vector.
+    /// vector. `EPERM`: [`OpenError::ForbiddenEnvironment`](crate::error::OpenError::ForbiddenEnvironment) has the
+    /// reason.
     #[error(transparent)]
     Verb(#[from] VerbError),
 }

@@ -155,8 +155,8 @@ impl<B> Poller<B> {
         (free.len() - before) as u32
     }
 
-    /// Polls no more: every later poll fails, and the end of the completion queue does not poll either. The requests in
-    /// flight on the queue end with it.
+    /// Stops polling for good: later polls fail, and the drop of the completion queue does not poll. What is still in
+    /// flight on the queue is freed with it.
     #[cold]
     pub(crate) fn stop(&mut self) {
         let PollerParts { state, queue } = &mut *self.parts;

@@ -46,7 +46,8 @@ impl<B: Brand> ProtectionDomain<B> {
     ///
     /// `EINVAL`: no entries, or more than the device has
     /// ([`max_completion_entries`](crate::device::DeviceAttributes::max_completion_entries)). `EPERM`: an environment
-    /// variable is set with which [no device is opened](crate::error::OpenError::ForbiddenEnvironment).
+    /// variable is set, or was seen before, with which [no device is
+    /// opened](crate::error::OpenError::ForbiddenEnvironment).
     #[doc(alias = "ibv_create_cq")]
     pub fn completion_queue(&self, entries: u32) -> Result<(CompletionQueue<B>, Poller<B>), VerbError> {
         self.completion_queue_with(entries, &CompletionQueueOptions::default()).map_err(CompletionQueueError::into_verb)

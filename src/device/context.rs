@@ -22,8 +22,8 @@ const FORBIDDEN_ENVIRONMENT: [&str; 5] = [
 
 /// The forbidden variable that is set now, or was set at an earlier call. The earlier call counts because libibverbs
 /// reads its environment only once, at its first use. A provider may read it later: mlx5 reads the size of completions
-/// for each completion queue. A program can set variables without `unsafe` (before the edition 2024), so each call that
-/// reads them is preceded by a check.
+/// for each completion queue. A program of an edition before 2024 can set variables without `unsafe`. So this is called
+/// before each call that may read them.
 pub(crate) fn forbidden_variable() -> Option<&'static str> {
     static SEEN: OnceLock<&str> = OnceLock::new();
     if let Some(variable) = FORBIDDEN_ENVIRONMENT.into_iter().find(|name| env::var_os(name).is_some()) {

@@ -4,8 +4,8 @@
 //! on. So that is part of the same type parameter: an operation that relies on more than the region guarantees does not
 //! compile.
 //!
-//! ASSUMPTION: with relaxed ordering, too, a completion comes after all data of its request and of those before it.
-//! What a deregistration or the end of a pair proves holds, too (`ibv_reg_mr(3)`).
+//! ASSUMPTION: with relaxed ordering, too, a completion comes after all data of its request and of those before it
+//! (`ibv_reg_mr(3)`). A deregistration and the end of a pair prove the same as without it.
 
 use super::access::{Access, sealed::Sealed};
 use super::{

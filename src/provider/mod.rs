@@ -4,8 +4,8 @@
 //! fill (see `sys::inline`). Public types know neither implementation.
 //!
 //! ASSUMPTION: when `ibv_destroy_qp` or (where the provider's row says so) a move to Reset returns 0, every access of
-//! the device through the pair has ended, and every write of a later poll to memory of its requests. When
-//! `ibv_dereg_mr` returns 0, the access of peers through the region has ended.
+//! the device through the pair has ended, and no later poll writes to memory of its requests. When `ibv_dereg_mr`
+//! returns 0, the access of peers through the region has ended.
 //!
 //! The verbs of C report failure in several ways (NULL and `errno`, a positive number, -1 and `errno`). Here all of
 //! them return [`VerbError`].

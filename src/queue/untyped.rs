@@ -71,9 +71,9 @@ impl UntypedPair {
     }
 
     /// Destroys the pair, whose work queues then take no posts. `poller` is its only poller. Returns whether the
-    /// completion queue may be polled afterwards. If not, because [only the poller may destroy the
-    /// pair](PairCore::ends_by_poller), the poller is stopped. Otherwise something else could poll, such as the end of
-    /// the completion queue, for other pairs that have departed.
+    /// completion queue may be polled afterwards. It may not if [only the poller may destroy the
+    /// pair](PairCore::ends_by_poller). Then this stops the poller first: otherwise the drop of the queue could still
+    /// poll, for other pairs that have departed.
     pub(crate) fn destroy_with<B>(&mut self, poller: &mut Poller<B>) -> Result<bool, UndestroyedPair> {
         let may_poll = !self.is_left_to_poller();
         if !may_poll {

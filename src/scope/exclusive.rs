@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use std::{fmt, mem};
 
-/// A connected pair and the poller of a completion queue that serves no other pair. (Pairs that the program has dropped
-/// and that the poller has still to destroy may be there.) [Scopes](Self::scope) borrow it.
+/// A connected pair and the poller of a completion queue that serves no other pair. [Scopes](Self::scope) borrow it.
+/// (Dropped pairs that the poller has still to destroy do not count.)
 ///
 /// It owns both, so nobody else posts, polls or destroys. Between scopes, owned buffers may be posted and polled as
 /// usual. If they complete during a scope, their completions are kept for later.
@@ -44,7 +44,8 @@ static_assertions::assert_not_impl_any!(Exclusive<()>: Sync, Clone);
 pub struct Parts<B> {
     /// The pair, in the state that it reached; [`AnyQueuePair::Vacant`] if it had to be destroyed.
     pub queue_pair: AnyQueuePair<B>,
-    /// The poller; `None` if its completion queue failed and was dropped with the pair.
+    /// The poller; `None` if the pair was destroyed and not all its requests came out, so that the completion queue was
+    /// dropped with it.
     pub poller: Option<Poller<B>>,
     /// Completions of owned buffers that came during scopes and have not been polled.
     pub completions: Vec<Completion<B>>,

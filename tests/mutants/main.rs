@@ -133,7 +133,7 @@ fn without_its_mechanism_each_case_compiles() {
             scope.spawn(move || {
                 let next = || mutants.lock().unwrap().next();
                 while let Some(mutant) = next() {
-                    // Not in one line with the lock, which would be held while the compiler works.
+                    // On one line, the lock would be held while the compiler works.
                     let refusal = refusal(mutant, root, &folder);
                     survivors.lock().unwrap().extend(refusal);
                 }

@@ -23,7 +23,7 @@ pub enum Fact {
     /// Depends on the profile of its soft devices: it chooses the profile, or counts the allocations of one profile. So
     /// it does not run on adversaries.
     OwnProfile,
-    /// Starts examples, C programs or itself, so asan leaves it out.
+    /// Is about the programs that it starts: examples, C programs, or itself. So asan leaves it out.
     StartsPrograms,
     /// Uses memory only in ways that other programs use it, too, so neither Miri nor asan runs it.
     PlainMemory,
@@ -44,8 +44,8 @@ pub enum Fact {
     Miri { part: Part, leaks: Leaks, only: &'static [&'static str] },
     /// Some of its tests are ignored under Miri, so asan runs it, too.
     MiriIgnores,
-    /// Miri runs it once more, with extended completion queues. Elsewhere `also_extended!` starts a process for that,
-    /// which Miri cannot.
+    /// Miri runs it, with extended completion queues. Elsewhere `also_extended!` starts a process for that, which Miri
+    /// cannot.
     MiriExtended,
 }
 

@@ -111,8 +111,8 @@ pub fn lacks(promise: Promise) -> bool {
     }
 }
 
-/// Whether a request that was in flight on a pair ends with this status when the pair is destroyed. Where the provider
-/// destroys a pair at once, nobody flushes the request before; iWARP does.
+/// Whether a request that was in flight on a pair ends with this status when the pair is destroyed. A provider that
+/// destroys a pair at once does not flush its requests first, except on iWARP.
 pub fn is_of_a_destroyed_pair(status: Status) -> bool {
     let context = context();
     let is_flushed = context.is_iwarp() || !context.promises().pairs_end_at_once(false);

@@ -61,7 +61,7 @@ fn verb(error: CompletionQueueError) -> VerbError {
 ///
 /// The name of a protection domain can be used only once at a time in a process, and some tests keep theirs for ever.
 /// So each second run is a process of its own: this program with `INTERLOCK_POLLING=extended` and the name of the test.
-/// Miri cannot start processes; there `./x test miri` sets the variable.
+/// Miri cannot start processes, so it ignores these tests. Of extended queues it runs what the program `extended` has.
 #[macro_export]
 macro_rules! also_extended {
     ($($test:ident),+ $(,)?) => {
