@@ -64,9 +64,10 @@ fn hint(verb: &str, errno: i32) -> &'static str {
         ("ibv_create_cq" | "ibv_create_cq_ex", libc::EINVAL) => {
             " (0 entries, more than the device supports, or no such completion vector?)"
         }
-        ("ibv_create_cq", libc::EPERM) => {
-            " (an environment variable misleads the provider? See docs/failures.md#forbidden-environment)"
-        }
+        (
+            "ibv_create_cq" | "ibv_create_cq_ex" | "ibv_create_qp" | "ibv_create_qp_ex" | "ibv_create_srq",
+            libc::EPERM,
+        ) => " (an environment variable misleads the provider? See docs/failures.md#forbidden-environment)",
         ("ibv_alloc_mw", libc::EOPNOTSUPP) => {
             " (the device has no windows: register that part of the memory by itself)"
         }

@@ -159,12 +159,13 @@ fn an_environment_in_which_providers_lie_is_refused() {
     if let Some(late) = env::var_os(LATE) {
         let name = late.to_str().unwrap();
         let domain = context().checked_domain().unwrap();
-        drop(domain.completion_queue(8).unwrap());
+        let (queue, _poller) = domain.completion_queue(8).unwrap();
         // SAFETY: no other thread of this process uses the environment: it runs one test, which has opened its device.
         unsafe { env::set_var(name, "1") };
         let refused = domain.completion_queue(8).unwrap_err();
         assert_eq!((refused.verb(), refused.errno()), ("ibv_create_cq", libc::EPERM));
         assert!(refused.to_string().ends_with("docs/failures.md#forbidden-environment)"), "{refused}");
+        assert!(domain.reliable(&queue, &Limits::default()).is_err());
         // SAFETY: as above.
         unsafe { env::remove_var(name) };
         assert!(domain.completion_queue(8).is_err(), "the provider may have read it meanwhile");

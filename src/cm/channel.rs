@@ -4,8 +4,8 @@
 mod models;
 
 use super::error::{Cause, CmError};
-use crate::device::context::forbidden_variable;
 use crate::device::{Context, OpenError};
+use crate::provider::environment::forbidden_variable;
 use crate::provider::{
     self,
     cm::{EventParameters, NewId, PortSpace, RawChannel, RawEvent, RawEventKind, RawId},

@@ -8,7 +8,6 @@ use super::options::{CompletionQueueError, CompletionQueueOptions, Polling};
 use super::poller::{InFlight, PollState, Poller};
 use super::shared_receivers::SharedReceiver;
 use crate::device::CompletionQueueId;
-use crate::device::context::forbidden_variable;
 use crate::domain::brand::Branded;
 use crate::domain::{Brand, DomainInner, ProtectionDomain};
 use crate::inflight::{QueueKind, RawCompletionQueue, SharedLedger, Waker};
@@ -147,9 +146,6 @@ impl CqInner {
     ) -> Result<(Arc<Self>, Box<PollState>), CompletionQueueError> {
         if entries == 0 {
             return Err(VerbError::new("ibv_create_cq", libc::EINVAL).into());
-        }
-        if forbidden_variable().is_some() {
-            return Err(VerbError::new("ibv_create_cq", libc::EPERM).into());
         }
         let waker = Arc::new(Waker::new()?);
         let end = match options.polling {

@@ -2,35 +2,14 @@
 
 use super::inner::ContextInner;
 use super::{DeviceAttributes, Port, PortState, devices, hardware};
+use crate::provider::environment::forbidden_variable;
 use crate::provider::reviewed::Promises;
 use crate::provider::{self, Opened};
 use crate::types::{Pkey, PortNumber};
 use crate::verb_error::VerbError;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::{env, fmt, fs};
-
-/// Environment variables that make libibverbs or a provider report a failed destroy as a success, skip its locks, or
-/// misplace data. With any of them set, the library could not rely on the provider.
-const FORBIDDEN_ENVIRONMENT: [&str; 5] = [
-    "RDMAV_ALLOW_DISASSOC_DESTROY",
-    "MLX4_DEVICE_FATAL_CLEANUP",
-    "MLX5_SINGLE_THREADED",
-    "MLX4_SINGLE_THREADED",
-    "MLX5_CQE_SIZE",
-];
-
-/// The forbidden variable that is set now, or was set at an earlier call. The earlier call counts because libibverbs
-/// reads its environment only once, at its first use. A provider may read it later: mlx5 reads the size of completions
-/// for each completion queue. A program of an edition before 2024 can set variables without `unsafe`. So this is called
-/// before each call that may read them.
-pub(crate) fn forbidden_variable() -> Option<&'static str> {
-    static SEEN: OnceLock<&str> = OnceLock::new();
-    if let Some(variable) = FORBIDDEN_ENVIRONMENT.into_iter().find(|name| env::var_os(name).is_some()) {
-        let _ = SEEN.set(variable);
-    }
-    SEEN.get().copied()
-}
 
 /// Why a device was not opened.
 #[derive(Debug, thiserror::Error)]

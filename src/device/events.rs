@@ -150,7 +150,7 @@ pub enum EventsError {
 
 impl Context {
     /// The asynchronous events of this open device. `None` while another handle exists, even if that handle came from a
-    /// clone of this context.
+    /// clone of this context. Always `None` if [`Promises::has_events`](crate::device::Promises::has_events) is false.
     ///
     /// # Examples
     ///
@@ -170,6 +170,9 @@ impl Context {
     /// ```
     #[doc(alias = "ibv_get_async_event")]
     pub fn events(&self) -> Option<AsyncEvents> {
+        if !self.promises().has_events() {
+            return None;
+        }
         let taken = self.0.event_state.taken.swap(true, Ordering::Acquire);
         (!taken).then(|| AsyncEvents { context: Arc::clone(&self.0) })
     }

@@ -120,7 +120,7 @@ fn hardware() -> Result<Vec<Device>, VerbError> {
     // libibverbs reads its environment only once, at its first use, which is perhaps the call of `provider::hardware`
     // below. So record now whether a forbidden variable is set. Then `open` fails even if the program has unset the
     // variable by then.
-    let _ = context::forbidden_variable();
+    let _ = provider::environment::forbidden_variable();
     let listed = provider::hardware()?;
     Ok(listed.into_iter().map(|d| Device { name: d.name, guid: u64::from_be(d.guid_be), soft: false }).collect())
 }

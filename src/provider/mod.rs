@@ -12,6 +12,7 @@
 
 #[cfg(feature = "cm")]
 pub(crate) mod cm;
+pub(crate) mod environment;
 pub(crate) mod handles;
 #[cfg(feature = "rdma-core")]
 pub(crate) mod rdma_core;

@@ -60,6 +60,8 @@ pub struct Promises {
     /// On iWARP: an `rdma_connect` that fails because the TCP stream was refused, or could not be made, has done
     /// nothing to the pair, and will do nothing to it later.
     pub(crate) failed_connect_spares_pair: bool,
+    /// `ibv_get_async_event` changes nothing about the object that the event names.
+    pub(crate) events_change_nothing: bool,
     /// The exceptions that the library makes for this provider.
     pub(crate) quirks: Quirks,
 }
@@ -128,6 +130,12 @@ impl Promises {
     /// This says nothing about other devices: there, rdma_cm moves no pair.
     pub fn failed_connects_spare_pairs(&self) -> bool {
         self.failed_connect_spares_pair
+    }
+
+    /// Whether [`Context::events`](crate::Context::events) gives the asynchronous events of the device. If not, taking
+    /// an event could make the provider report requests as flushed that the device still executes.
+    pub fn has_events(&self) -> bool {
+        self.events_change_nothing
     }
 
     /// Whether a queue pair is destroyed by its poller; `is_on_shared` says whether it receives from a shared receive
@@ -280,6 +288,7 @@ pub(crate) const UNREVIEWED: Promises = Promises {
     walk: Walk::No,
     windows: Windows::NoBarrier,
     failed_connect_spares_pair: false,
+    events_change_nothing: false,
     quirks: Quirks { reset_twice: true, shared_resize_loses: true, completes_quietly: true, ..Quirks::NONE },
 };
 
@@ -298,6 +307,7 @@ pub(crate) const SOFT: Promises = Promises {
     walk: Walk::Yes,
     windows: Windows::Both,
     failed_connect_spares_pair: true,
+    events_change_nothing: true,
     quirks: Quirks::NONE,
 };
 
@@ -314,6 +324,7 @@ pub(crate) const RXE: Promises = Promises {
     resizes: true,
     sessions: Sessions::SingleElement,
     walk: Walk::Singly,
+    events_change_nothing: true,
     quirks: Quirks { completes_quietly: false, nudge_after_drain: true, ..UNREVIEWED.quirks },
     ..UNREVIEWED
 };
@@ -325,6 +336,7 @@ pub(crate) const SIW: Promises = Promises {
     teardown: Teardown::Anytime,
     shared: Shared::Yes,
     failed_connect_spares_pair: true,
+    events_change_nothing: true,
     quirks: Quirks { swaps_reply_depths: true, hides_state: true, ..Quirks::NONE },
     ..UNREVIEWED
 };
@@ -344,6 +356,7 @@ pub(crate) const MLX5: Promises = Promises {
     walk: Walk::Yes,
     windows: Windows::Type2,
     failed_connect_spares_pair: false,
+    events_change_nothing: true,
     quirks: Quirks::NONE,
 };
 
@@ -358,6 +371,7 @@ pub(crate) const MLX4: Promises = Promises {
     shared: Shared::Yes,
     resizes: true,
     walk: Walk::Yes,
+    events_change_nothing: true,
     quirks: Quirks::NONE,
     ..UNREVIEWED
 };
@@ -366,6 +380,7 @@ pub(crate) const MLX4: Promises = Promises {
 pub(crate) const IRDMA: Promises = Promises {
     name: "irdma",
     refusal_is_sure: true,
+    events_change_nothing: true,
     quirks: Quirks { completes_quietly: true, ..Quirks::NONE },
     ..UNREVIEWED
 };
@@ -374,19 +389,25 @@ pub(crate) const IRDMA: Promises = Promises {
 pub(crate) const BNXT_RE: Promises = Promises {
     name: "bnxt_re",
     refusal_is_sure: true,
-    shared: Shared::Yes,
     quirks: Quirks { completes_quietly: true, ..Quirks::NONE },
     ..UNREVIEWED
 };
 
 /// HiSilicon.
-pub(crate) const HNS: Promises =
-    Promises { name: "hns", destroy_may_be_retried: true, shared: Shared::Yes, quirks: Quirks::NONE, ..UNREVIEWED };
+pub(crate) const HNS: Promises = Promises {
+    name: "hns",
+    destroy_may_be_retried: true,
+    shared: Shared::Yes,
+    events_change_nothing: true,
+    quirks: Quirks::NONE,
+    ..UNREVIEWED
+};
 
 /// Amazon.
 pub(crate) const EFA: Promises = Promises {
     name: "efa",
     refusal_is_sure: true,
+    events_change_nothing: true,
     destroy_may_be_retried: true,
     polls_fresh: true,
     quirks: Quirks::NONE,
@@ -461,7 +482,7 @@ mod tests {
     /// The table as `docs/providers.md` must have it.
     fn table() -> String {
         type Cell = fn(&Promises) -> String;
-        let columns: [(&str, Cell); 12] = [
+        let columns: [(&str, Cell); 13] = [
             ("a completion also completes the sends before it", |row| yes_or_no(row.retires_prefix)),
             ("a named refusal is not queued", |row| yes_or_no(row.refusal_is_sure)),
             ("Reset is a barrier", |row| yes_or_no(row.reset_is_barrier)),
@@ -506,6 +527,7 @@ mod tests {
                 .to_owned()
             }),
             ("a failed connect spares the pair", |row| yes_or_no(row.failed_connect_spares_pair)),
+            ("events change nothing", |row| yes_or_no(row.events_change_nothing)),
         ];
         fn yes_or_no(is_so: bool) -> String {
             if is_so { "yes" } else { "no" }.to_owned()

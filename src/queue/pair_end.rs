@@ -58,10 +58,12 @@ impl Departing for DepartingPair {
     }
 
     fn into_orphans(self: Box<Self>, quiescent: &Quiescent) -> [Option<Orphan>; 2] {
-        let Places { send, receive } = self.places;
+        let Self { raw, places: Places { send, receive }, sends_on, .. } = *self;
+        // It holds the completion queues. One of them ends below, if `sends_on` is the last reference to it.
+        drop(raw);
         let [send, receive] =
             [send, receive].map(|place| Orphan { place, keeps_lease: None, quiescent: quiescent.clone() });
-        match self.sends_on {
+        match sends_on {
             None => [Some(send), Some(receive)],
             Some(queue) => {
                 queue.orphan(send);

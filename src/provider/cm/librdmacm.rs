@@ -19,6 +19,7 @@ use super::{
     RawEvent, RawEventKind, RawId,
 };
 use crate::provider::Listed;
+use crate::provider::environment::forbidden_variable;
 use crate::provider::handles::ObjectPtr;
 use crate::provider::rdma_core::{self, Device, unblock};
 use crate::sync::lock;
@@ -44,6 +45,9 @@ struct Library {
 
 impl Library {
     fn lock() -> Self {
+        // librdmacm opens devices in many of its calls, and their providers read the environment then. If a forbidden
+        // variable is seen here, no object can be created later.
+        let _ = forbidden_variable();
         Self { _lock: lock(&LIBRARY) }
     }
 }

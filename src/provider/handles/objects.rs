@@ -4,6 +4,7 @@
 
 use super::rights::{Kept, Rights};
 use super::{Handle, Object, ObjectPtr, RawEvent};
+use crate::provider::environment;
 use crate::provider::reviewed::Promises;
 use crate::provider::{Opened, Provider};
 use crate::sys::{self, ibv_qp_attr_mask, ibv_srq_attr_mask};
@@ -246,6 +247,7 @@ impl CompletionQueue {
     /// `ibv_create_cq` for at least `entries` completions, with its events on `channel`. Returns the queue, with the
     /// number of completions that it has room for.
     pub(crate) fn create(channel: &Arc<Channel>, entries: u32, vector: u32) -> Result<(Self, u32), VerbError> {
+        environment::check("ibv_create_cq")?;
         let (context, on) = (channel.needs(), channel.alive("ibv_create_cq")?);
         // SAFETY: the channel is alive (checked above), and nobody ends it while we borrow its handle. The channel
         // holds its context, so the context is open.
@@ -263,6 +265,7 @@ impl CompletionQueue {
         cq_context: *mut c_void,
         look: impl FnOnce(&sys::ibv_cq_ex) -> R,
     ) -> Result<(Self, u32, R), VerbError> {
+        environment::check("ibv_create_cq_ex")?;
         let context = channel.needs();
         let mut attributes = sys::ibv_cq_init_attr_ex {
             cqe: entries,
@@ -307,6 +310,7 @@ impl SharedQueue {
         domain: &Arc<Domain>,
         asked: sys::ibv_srq_attr,
     ) -> Result<(Self, sys::ibv_srq_attr), VerbError> {
+        environment::check("ibv_create_srq")?;
         let pd = domain.alive("ibv_create_srq")?;
         let mut attributes = sys::ibv_srq_init_attr { attr: asked, ..Default::default() };
         // SAFETY: the domain is alive (checked above), and nobody ends it while we borrow its handle.
@@ -333,11 +337,13 @@ pub(crate) struct PairNeeds {
 }
 
 impl PairNeeds {
-    /// Checks that all objects are alive and of one device. Returns the pointers to the domain and the queues.
+    /// Checks that all objects are alive and of one device, and that no variable of the environment forbids them.
+    /// Returns the pointers to the domain and the queues.
     fn check(
         &self,
         verb: &'static str,
     ) -> Result<(NonNull<sys::ibv_pd>, [*mut sys::ibv_cq; 2], *mut sys::ibv_srq), VerbError> {
+        environment::check(verb)?;
         let Self { domain, send_queue, receive_queue, shared } = self;
         let on = |context| Arc::ptr_eq(domain.needs(), context);
         let is_shared_on = shared.as_ref().is_none_or(|shared| on(shared.needs().needs()));

@@ -331,6 +331,7 @@ fn promises(seed: u64) -> Promises {
         polls_fresh: coin(),
         resizes: coin(),
         windows: Windows::NoBarrier,
+        events_change_nothing: true,
         ..UNREVIEWED
     };
     row.quirks.completes_quietly = coin();

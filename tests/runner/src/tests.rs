@@ -165,8 +165,8 @@ fn soft_iwarp_runs_the_scripts_the_devices_and_chosen_tests() {
     assert_eq!(siw_suite(&messages[1..].join("\n")).unwrap_err(), "cargo built no example devices");
 }
 
-/// If Miri runs a program without a filter and ignores a test of it, asan runs that test. (Both may leave out the second
-/// runs that `also_extended!` makes.)
+/// If Miri runs a program without a filter and ignores a test of it, asan runs that test. (Both may leave out the
+/// second runs that `also_extended!` makes.)
 #[test]
 fn asan_runs_what_miri_ignores() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
