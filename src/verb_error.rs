@@ -68,6 +68,9 @@ fn hint(verb: &str, errno: i32) -> &'static str {
             "ibv_create_cq" | "ibv_create_cq_ex" | "ibv_create_qp" | "ibv_create_qp_ex" | "ibv_create_srq",
             libc::EPERM,
         ) => " (an environment variable misleads the provider? See docs/failures.md#forbidden-environment)",
+        ("ibv_create_qp", libc::EOPNOTSUPP) => {
+            " (docs/providers.md says whether the library refuses the provider here)"
+        }
         ("ibv_alloc_mw", libc::EOPNOTSUPP) => {
             " (the device has no windows: register that part of the memory by itself)"
         }

@@ -1,9 +1,10 @@
 //! Tests what a device reports about itself, on the soft device or on the device that `INTERLOCK_DEVICE` names.
 
-use interlock::completion::CompletionQueueOptions;
+use interlock::completion::{CompletionQueueOptions, Polling};
 use interlock::device::ForkSupport;
-use interlock::error::{CompletionQueueError, OpenError};
+use interlock::error::{CompletionQueueError, CreateError, OpenError};
 use interlock::number::{Pkey, PortNumber};
+use interlock::shared::SharedLimits;
 use interlock::{Context, Device, Limits};
 use std::{env, process::Command};
 use support::{PATIENCE, context};
@@ -165,7 +166,14 @@ fn an_environment_in_which_providers_lie_is_refused() {
         let refused = domain.completion_queue(8).unwrap_err();
         assert_eq!((refused.verb(), refused.errno()), ("ibv_create_cq", libc::EPERM));
         assert!(refused.to_string().ends_with("docs/failures.md#forbidden-environment)"), "{refused}");
-        assert!(domain.reliable(&queue, &Limits::default()).is_err());
+        let is_forbidden = |error: CreateError| matches!(error, CreateError::Verb(verb) if verb.errno() == libc::EPERM);
+        assert!(is_forbidden(domain.reliable(&queue, &Limits::default()).unwrap_err()));
+        assert!(is_forbidden(domain.shared_receive_queue(&SharedLimits::default()).unwrap_err()));
+        let extended = CompletionQueueOptions { polling: Polling::Extended, ..CompletionQueueOptions::default() };
+        let refused = domain.completion_queue_with(8, &extended).unwrap_err();
+        assert!(matches!(refused, CompletionQueueError::Verb(verb) if verb.errno() == libc::EPERM), "{refused}");
+        #[cfg(feature = "cm")]
+        assert!(matches!(interlock::cm::Channel::open(&domain.context()), Err(interlock::cm::CmError::Open(_))));
         // SAFETY: as above.
         unsafe { env::remove_var(name) };
         assert!(domain.completion_queue(8).is_err(), "the provider may have read it meanwhile");

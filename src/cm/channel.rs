@@ -42,6 +42,11 @@ use models::{Waker, descriptor, until_readable};
 #[doc(alias = "rdma_destroy_event_channel")]
 pub struct Channel(pub(super) Arc<Inbox>);
 
+/// No channel is opened if a device would not be.
+fn check_environment() -> Result<(), CmError> {
+    forbidden_variable().map_or(Ok(()), |variable| Err(Box::new(OpenError::ForbiddenEnvironment { variable }).into()))
+}
+
 impl Channel {
     /// Opens a channel for identifiers on the device of `context`. If that is a real device, identifiers of the channel
     /// also reach the other devices of this host.
@@ -49,10 +54,12 @@ impl Channel {
     /// # Errors
     ///
     /// [`CmError`]: librdmacm or its device node is missing, or the process has no descriptor left.
+    /// [`CmError::Open`]: an environment variable is set, or was seen before, with which no device is opened.
     /// [`CmError::NoNodeGuid`]: librdmacm is older than release 56, and a device of this host has no node GUID. The
     /// release is read from the file name of librdmacm; if the name does not contain it, the release that the program
     /// was built with counts.
     pub fn open(context: &Context) -> Result<Self, CmError> {
+        check_environment()?;
         Self::over(context.0.open_cm()?)
     }
 
@@ -62,15 +69,15 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// The same as those of [`open`](Self::open), and [`CmError::Open`]: the device that the variable names was not
-    /// opened, or an environment variable is set, or was seen before, with which no device is opened.
+    /// The same as those of [`open`](Self::open), and [`CmError::Open`]: the device that `INTERLOCK_DEVICE` names was
+    /// not opened.
     pub fn open_default() -> Result<Self, CmError> {
         match env::var_os("INTERLOCK_DEVICE").filter(|name| !name.is_empty()) {
             Some(_) => Self::open(&Context::open_default().map_err(Box::new)?),
-            None => match forbidden_variable() {
-                Some(variable) => Err(Box::new(OpenError::ForbiddenEnvironment { variable }).into()),
-                None => Self::over(provider::cm::open()?),
-            },
+            None => {
+                check_environment()?;
+                Self::over(provider::cm::open()?)
+            }
         }
     }
 

@@ -1,4 +1,7 @@
 //! Asynchronous events, which report what happens to a device and its objects without a completion.
+//!
+//! ASSUMPTION: where the provider has `events_change_nothing` (`provider/reviewed.rs`), `ibv_get_async_event` changes
+//! nothing about the object that the event names.
 
 use super::inner::ContextInner;
 use super::objects::Object;
@@ -160,7 +163,7 @@ impl Context {
     ///
     /// let fabric = soft::Fabric::new();
     /// let context = Context::open_on(&fabric, "dev0")?;
-    /// let mut events = context.events().expect("nobody else took them");
+    /// let mut events = context.events().expect("a reviewed provider, and nobody else took them");
     /// fabric.inject(soft::Fault::PortDown { device: "dev0".into() });
     /// while let Some(event) = events.poll()? {
     ///     println!("{event}"); // port 1: the link is down; ...

@@ -12,7 +12,7 @@
 //! use std::time::Duration;
 //!
 //! let context = Context::open("soft0")?;
-//! // `None` if another part of the program has taken the events.
+//! // `None` if another part of the program has taken the events, or if the provider's events are not used.
 //! if let Some(mut events) = context.events() {
 //!     // Nothing has happened yet.
 //!     assert!(events.next(Duration::ZERO)?.is_none());

@@ -12,10 +12,15 @@ use crate::device::objects::Object;
 use crate::domain::DomainInner;
 use crate::memory::Buffer;
 use crate::provider::handles::{self, PostRight};
+use crate::sync::lock;
 use crate::sys::{self, ibv_srq_attr_mask as Mask};
 use crate::verb_error::{VerbError, note_leak};
 use std::mem;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+
+/// Held while a shared receive queue is made or destroyed. mlx5 takes a queue out of its table without the lock under
+/// which it puts queues in (`mlx5_destroy_srq`), and frees a part of the table that is empty.
+static TABLE_TURN: Mutex<()> = Mutex::new(());
 
 /// A shared receive queue. The handle that posts and all pairs of the queue keep this alive.
 pub(crate) struct SharedCore {
@@ -45,7 +50,9 @@ impl SharedPoster {
         }
         let number = domain.numbers.take(MAX_SLOTS).ok_or(VerbError::new("ibv_create_srq", libc::ENOMEM))?;
         let asked = sys::ibv_srq_attr { max_wr: receives, max_sge: 1, srq_limit: 0 };
+        let turn = lock(&TABLE_TURN);
         let (mut handle, granted) = handles::SharedQueue::create(domain.handle(), asked)?;
+        drop(turn);
         let end = handle.post_end().ok_or(unsupported)?;
         let id = SharedReceiveQueueId::fresh();
         domain.context.objects.note(handle.address(), Object::SharedReceiveQueue(id));
@@ -158,7 +165,10 @@ impl SharedCore {
         let Some(handle) = Arc::get_mut(&mut self.handle) else {
             return Err((VerbError::new(verb, libc::EBUSY), right));
         };
-        let ended = context.objects.end(handle.address(), || handle.destroy(right));
+        let ended = context.objects.end(handle.address(), || {
+            let _turn = lock(&TABLE_TURN);
+            handle.destroy(right)
+        });
         ended.map(|quiescent| self.ledger.end(&quiescent)).inspect_err(|_| {
             if !context.promises().destroy_may_be_retried {
                 handle.give_up();

@@ -138,6 +138,15 @@ impl Promises {
         self.events_change_nothing
     }
 
+    /// How many inline bytes of `granted` may be used.
+    pub(crate) fn inline_bytes(&self, granted: u32, is_datagram: bool) -> u32 {
+        match (self.quirks.inline_in_request_only, is_datagram) {
+            (false, _) => granted,
+            (true, false) => granted.min(32),
+            (true, true) => granted.min(8),
+        }
+    }
+
     /// Whether a queue pair is destroyed by its poller; `is_on_shared` says whether it receives from a shared receive
     /// queue.
     pub(crate) fn leaves_to_poller(&self, is_on_shared: bool) -> bool {
@@ -260,6 +269,11 @@ pub(crate) struct Quirks {
     pub(crate) swaps_reply_depths: bool,
     /// A query of a pair that rdma_cm has connected may report Reset, although the pair is in Ready To Send.
     pub(crate) hides_state: bool,
+    /// Inline bytes that do not fit into the request itself may be written past the end of a ring. See
+    /// [`inline_bytes`](Promises::inline_bytes).
+    pub(crate) inline_in_request_only: bool,
+    /// On iWARP, polls may read completions of the last lap of the ring again. So no pairs are made there.
+    pub(crate) not_on_iwarp: bool,
 }
 
 impl Quirks {
@@ -270,6 +284,8 @@ impl Quirks {
         completes_quietly: false,
         swaps_reply_depths: false,
         hides_state: false,
+        inline_in_request_only: false,
+        not_on_iwarp: false,
     };
 }
 
@@ -381,7 +397,7 @@ pub(crate) const IRDMA: Promises = Promises {
     name: "irdma",
     refusal_is_sure: true,
     events_change_nothing: true,
-    quirks: Quirks { completes_quietly: true, ..Quirks::NONE },
+    quirks: Quirks { completes_quietly: true, not_on_iwarp: true, ..Quirks::NONE },
     ..UNREVIEWED
 };
 
@@ -399,7 +415,7 @@ pub(crate) const HNS: Promises = Promises {
     destroy_may_be_retried: true,
     shared: Shared::Yes,
     events_change_nothing: true,
-    quirks: Quirks::NONE,
+    quirks: Quirks { inline_in_request_only: true, ..Quirks::NONE },
     ..UNREVIEWED
 };
 
@@ -408,7 +424,6 @@ pub(crate) const EFA: Promises = Promises {
     name: "efa",
     refusal_is_sure: true,
     events_change_nothing: true,
-    destroy_may_be_retried: true,
     polls_fresh: true,
     quirks: Quirks::NONE,
     ..UNREVIEWED
@@ -558,6 +573,13 @@ mod tests {
     #[test]
     fn who_needs_turns_has_no_walk() {
         assert!(ROWS.iter().all(|row| row.teardown != Teardown::Polled || row.walk == Walk::No));
+    }
+
+    #[test]
+    fn on_hns_inline_bytes_fit_into_the_request() {
+        assert_eq!([false, true].map(|is_datagram| HNS.inline_bytes(512, is_datagram)), [32, 8]);
+        assert_eq!([false, true].map(|is_datagram| HNS.inline_bytes(4, is_datagram)), [4, 4]);
+        assert_eq!([false, true].map(|is_datagram| MLX5.inline_bytes(512, is_datagram)), [512, 512]);
     }
 
     #[test]

@@ -347,10 +347,12 @@ impl UntypedPair {
             }
         };
         // Some providers grant fewer inline bytes than requested.
-        let limits = &Limits { inline_bytes: limits.inline_bytes.min(granted.max_inline_data), ..*limits };
+        let is_datagram = code::<T>() == sys::ibv_qp_type::IBV_QPT_UD;
+        let inline_bytes = promises.inline_bytes(limits.inline_bytes.min(granted.max_inline_data), is_datagram);
+        let limits = &Limits { inline_bytes, ..*limits };
         let number = raw.number();
         let is_number = Qpn::new(number).is_ok();
-        let origin = Origin::new(number, code::<T>() == sys::ibv_qp_type::IBV_QPT_UD);
+        let origin = Origin::new(number, is_datagram);
         let ledgers = PairLedgers::new(&domain.ledgers, &places, limits, origin, promises.sends_may_be_unsignalled());
         let status = PairStatus::new(promises, number, code::<T>(), domain.id(), ledgers.detours());
         raw.list_for_events();

@@ -59,7 +59,9 @@ impl Departing for DepartingPair {
 
     fn into_orphans(self: Box<Self>, quiescent: &Quiescent) -> [Option<Orphan>; 2] {
         let Self { raw, places: Places { send, receive }, sends_on, .. } = *self;
-        // It holds the completion queues. One of them ends below, if `sends_on` is the last reference to it.
+        // `raw` goes first: it holds the completion queues, and one of them ends below, if `sends_on` is the last
+        // reference to it. The shared receive queue stays in `self` until the end of this function, so it outlives
+        // `raw`.
         drop(raw);
         let [send, receive] =
             [send, receive].map(|place| Orphan { place, keeps_lease: None, quiescent: quiescent.clone() });

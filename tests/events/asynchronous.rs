@@ -38,6 +38,9 @@ fn c015_a_drained_send_queue_is_told_and_goes_on() {
 #[test]
 fn events_are_taken_by_one_at_a_time() {
     let context = context();
+    if !context.promises().has_events() {
+        return assert!(context.events().is_none());
+    }
     let events = context.events().unwrap();
     assert!(context.events().is_none() && context.clone().events().is_none());
     drop(events);

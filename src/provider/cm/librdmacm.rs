@@ -45,10 +45,17 @@ struct Library {
 
 impl Library {
     fn lock() -> Self {
+        let this = Self { _lock: lock(&LIBRARY) };
         // librdmacm opens devices in many of its calls, and their providers read the environment then. If a forbidden
-        // variable is seen here, no object can be created later.
+        // variable is seen before or after such a call, no queue or pair can be created later.
         let _ = forbidden_variable();
-        Self { _lock: lock(&LIBRARY) }
+        this
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        let _ = forbidden_variable();
     }
 }
 
