@@ -575,12 +575,25 @@ fn a_pair_of_a_taken_number_is_not_destroyed_in_the_middle_of_a_poll() {
 #[test]
 fn events_are_taken_only_where_that_changes_nothing() {
     for profile in profiles().into_iter().chain([Profile::Adversary(0)]) {
-        let (_fabric, domain, _port) = stage!(profile);
+        let (fabric, domain, _port) = stage!(profile);
         let context = domain.context();
         let has_none = matches!(profile, Profile::BnxtRe) || !context.promises().are_reviewed();
         assert_eq!(context.promises().has_events(), !has_none, "{profile:?}");
-        assert_eq!(context.events().is_none(), has_none, "{profile:?}");
+        let events = context.events();
+        assert_eq!(events.is_none(), has_none, "{profile:?}");
+        drop(events.map(|mut events| events.poll()));
+        assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}");
     }
+}
+
+/// Inline bytes that do not fit into the request of hns could be written past the end of a ring.
+#[test]
+fn on_hns_inline_bytes_fit_into_the_request() {
+    let (_fabric, domain, _port) = stage!(Profile::Hns);
+    let (queue, _poller) = domain.completion_queue(64).unwrap();
+    let limits = Limits { inline_bytes: 64, elements: 3, ..LIMITS };
+    assert!(domain.reliable(&queue, &limits).unwrap().limits().inline_bytes <= 32);
+    assert!(domain.datagram(&queue, &limits).unwrap().limits().inline_bytes <= 8);
 }
 
 /// The poller of the receives destroys the pair, which then held the last reference to the other completion queue.

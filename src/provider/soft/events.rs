@@ -124,6 +124,7 @@ impl State {
 
     /// Takes the oldest event.
     pub(super) fn take_async(&mut self, context: usize) -> Result<Option<ibv_async_event>, c_int> {
+        self.latitudes.takes_event();
         let events = &mut self.contexts.get_mut(context).ok_or(libc::EINVAL)?.events;
         let taken = events.waiting.pop_front();
         events.settle();

@@ -148,6 +148,13 @@ impl Latitudes {
         }
     }
 
+    /// Called before an event is taken, also if there is none.
+    pub(super) fn takes_event(&mut self) {
+        if !self.row.events_change_nothing {
+            self.violate("an asynchronous event was taken".to_owned());
+        }
+    }
+
     pub(super) fn opens_session(&mut self) {
         if self.row.sessions == Sessions::No {
             self.violate("a pair was made for ibv_wr_*".to_owned());
