@@ -582,7 +582,7 @@ fn the_same_pairs_connect_again() {
 #[test]
 fn a_hundred_that_end_at_any_step_leave_the_listener_well() {
     let (mut listener, at) = listener();
-    // On soft iWARP, the pair of a client that is dropped while it connects takes ten seconds to end.
+    // If a client is dropped while it connects, Linux soft iWARP needs ten seconds to end its pair.
     let rounds = if is_iwarp() && on_hardware() { 10 } else { 100 };
     for round in 0..rounds {
         let channel = Channel::open(&context()).unwrap();

@@ -71,7 +71,7 @@ fn silence_costs_no_more_than_the_timeout() {
     let start = Instant::now();
     let failed = connecting(&mut client, silence()).wait(SHORT).unwrap_err();
     assert!(matches!(failed.cause, Cause::TimedOut(_)), "{failed:?}");
-    // On iWARP a thread keeps the pair until TCP gives up.
+    // On iWARP the pair does not come back yet: a thread of the library has it until TCP gives up.
     assert!(match &failed.value {
         AnyQueuePair::Init(_) => !context().is_iwarp(),
         AnyQueuePair::Vacant => context().is_iwarp(),

@@ -475,7 +475,7 @@ fn a_device_that_is_reset_may_refuse_to_be_reset_again() {
     assert_eq!(link.poller.wait(SHORT).unwrap().check().unwrap_err().status, Status::Destroyed);
     assert!(link.poller.poll().unwrap().is_none());
     drop(right.into_init(&link.port).unwrap());
-    // If the first of the two resets fails, the whole reset fails.
+    // `into_reset` moves the pair to Reset twice. If the first move fails, so does `into_reset`.
     fabric.inject(fails(Verb::ModifyQp, libc::EINVAL));
     let error = link.left.into_reset().unwrap_err();
     assert_eq!(error.queue_pair.query_state().unwrap(), interlock::state::DeviceState::ReadyToSend);

@@ -150,8 +150,8 @@ impl Seat {
         let attributes = ConnectAttributes {
             // After about two seconds, the device gives up on a peer that is gone.
             timeout: AckTimeout::new(16)?,
-            // As in perftest, as many reads can be in flight as the device allows: `connect_with` lowers 255 to that
-            // number.
+            // The most reads that the device allows to be in flight, like in perftest: `connect_with` lowers 255 to
+            // that number.
             read_depth: ReadDepth::new(255)?,
             ..ConnectAttributes::default()
         };

@@ -1,7 +1,6 @@
 //! What must run after a lock was released: wakers, and drops of memory.
 
-use crate::completion::Completion;
-use crate::inflight::SharedLedger;
+use crate::completion::{Completion, Gone};
 use arrayvec::ArrayVec;
 use std::task::Waker;
 
@@ -24,7 +23,7 @@ enum Todo<B> {
     WakeAll(Vec<Waker>),
     DropWaker(#[allow(dead_code, reason = "is dropped")] Waker),
     DropCompletion(#[allow(dead_code, reason = "is dropped")] Completion<B>),
-    DropShared(#[allow(dead_code, reason = "is dropped")] SharedLedger),
+    DropGone(#[allow(dead_code, reason = "is dropped")] Gone),
 }
 
 impl<B> After<B> {
@@ -61,9 +60,9 @@ impl<B> After<B> {
         self.push(Todo::DropCompletion(completion));
     }
 
-    /// Drops a handle of a shared receive queue that is gone. The last handle drops the receives of that queue.
-    pub(super) fn drop_shared(&mut self, shared: SharedLedger) {
-        self.push(Todo::DropShared(shared));
+    /// Drops what the poller has no more use for.
+    pub(super) fn drop_gone(&mut self, gone: Gone) {
+        self.push(Todo::DropGone(gone));
     }
 
     fn push(&mut self, todo: Todo<B>) {

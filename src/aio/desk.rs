@@ -647,15 +647,14 @@ impl<B> State<B> {
         }
     }
 
-    /// The next completion. If the poll finds that a pair is gone, the handle of the pair's shared receive queue goes
-    /// to `after`.
+    /// The next completion. What the poller has no more use for goes to `after`.
     #[inline]
     fn poll(&mut self, after: &mut After<B>) -> Result<Option<Completion<B>>, PollError> {
         let polled = self.poller.poll();
         while after.has_room()
             && let Some(gone) = self.poller.take_gone()
         {
-            after.drop_shared(gone);
+            after.drop_gone(gone);
         }
         polled
     }
@@ -673,8 +672,8 @@ impl<B> State<B> {
             }
             match self.poll(after) {
                 Ok(Some(completion)) => self.settle(completion, after),
-                // When pairs are gone, `poll` moves the handles of their shared receive queues into `after`. If `after`
-                // is full now, the poller perhaps still keeps such handles. So the caller runs `after` and tries again.
+                // `poll` has filled `after` with what the poller has no more use for, and the poller perhaps keeps
+                // more. So the caller runs `after` and tries again.
                 Ok(None) if !after.has_room() => return Settled::NoRoom,
                 Ok(None) => return Settled::Done,
                 Err(error) => return Settled::Failed(error),

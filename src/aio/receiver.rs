@@ -181,8 +181,8 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         if let Some(kept) = self.kept.take() {
             return Poll::Ready(Some(checked(Ok(kept))));
         }
-        // If an earlier call has left a wait for a buffer, the pool has perhaps set a buffer aside for that wait. Post
-        // that buffer first. The result is ignored: if the buffer cannot be posted, the loop below finds out why.
+        // If an earlier call still waits for a buffer, the pool has perhaps set one aside for it. Post that buffer
+        // first. The result is ignored: if the buffer cannot be posted, the loop below finds out why.
         if self.refill.as_ref().is_some_and(|refill| refill.waits()) {
             let _ = self.poll_refill(context);
         }

@@ -159,7 +159,7 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     pub fn disconnect(self) -> Result<Disconnected<B, T>, Failed<Self>> {
         let Self { pair, data, mut link } = self;
         // If this call fails, `is_told` is false, and `Disconnected::wait_for_number` makes the call again, except on
-        // iWARP. Without another call, the peer learns of the end at the latest when the identifier is destroyed.
+        // iWARP. Without another call, the peer learns that the connection has ended when the identifier is destroyed.
         let is_told = link.id.raw.disconnect().is_ok();
         match pair.into_error() {
             Ok(pair) => {

@@ -23,12 +23,24 @@ pub(crate) trait Departing: Send + Sync {
     fn flush_again(&self);
     /// Destroys the pair. Nobody may poll its completion queue meanwhile.
     fn destroy(&mut self) -> Result<Quiescent, VerbError>;
-    /// The work queues on this completion queue that the destroy has ended. A work queue on another completion queue is
-    /// sent to that queue's poller instead.
-    fn into_orphans(self: Box<Self>, quiescent: &Quiescent) -> [Option<Orphan>; 2];
+    /// What the destroy has left.
+    fn into_remains(self: Box<Self>, quiescent: &Quiescent) -> Remains;
     /// Leaks the pair, with everything that the device may still use.
     fn leak(self: Box<Self>, error: VerbError);
 }
+
+/// What is left of a pair that was destroyed.
+pub(crate) struct Remains {
+    /// The work queues on this completion queue that the destroy has ended. A work queue on another completion queue
+    /// was sent to that queue's poller instead.
+    pub(crate) orphans: [Option<Orphan>; 2],
+    /// The other completion queue.
+    pub(crate) gone: Option<Gone>,
+}
+
+/// Something that the poller has no more use for. If it is the last handle, its drop also drops memory of the program,
+/// which may run code of the program.
+pub(crate) type Gone = Box<dyn Send + Sync>;
 
 /// The time between two calls that ask a device to flush.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(20);

@@ -13,7 +13,7 @@ mod unmatched;
 
 use super::completion::{Completion, Ended};
 use super::control::Control;
-use super::departing::Departure;
+use super::departing::{Departure, Gone};
 use super::message::Orphan;
 use super::out_of_order::OutOfOrder;
 use super::queue::CqInner;
@@ -23,12 +23,13 @@ use super::statuses::Statuses;
 use crate::device::CompletionQueueId;
 use crate::domain::brand::Branded;
 use crate::inflight::ledger::Retirers;
-use crate::inflight::{Entry, Finish, FinishOnDrop, Pending, PollEnd, PollFailed, RawEntry, SharedLedger, WorkId};
+use crate::inflight::{Entry, Finish, FinishOnDrop, Pending, PollEnd, PollFailed, RawEntry, WorkId};
 use crate::memory::Buffer;
 use crate::sys;
 pub(super) use gone::InFlight;
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem;
 use std::sync::Arc;
 
 /// Polls one completion queue of domain `B`. Each queue has one poller, so `&mut` means that nobody else polls.
@@ -49,8 +50,11 @@ pub(super) struct PollerParts {
 }
 
 impl Finish for PollerParts {
-    fn finish(self) {
+    fn finish(mut self) {
+        // The next poller perhaps does not ask for what is gone.
+        let gone = self.state.keep_no_gone();
         self.queue.park(self.state);
+        drop(gone);
     }
 }
 
@@ -190,15 +194,15 @@ impl<B> Poller<B> {
         self.parts.state.has_leaked()
     }
 
-    /// Keeps shared receive queues that are gone, until [`take_gone`](Self::take_gone).
+    /// Keeps what the poller has no more use for, until [`take_gone`](Self::take_gone).
     #[cfg(feature = "aio")]
     pub(crate) fn keep_gone(&mut self) {
         self.parts.state.keep_gone();
     }
 
-    /// A shared receive queue that was kept, to be dropped without a lock.
+    /// Something that was kept, to be dropped without a lock.
     #[cfg(feature = "aio")]
-    pub(crate) fn take_gone(&mut self) -> Option<SharedLedger> {
+    pub(crate) fn take_gone(&mut self) -> Option<Gone> {
         self.parts.state.take_gone()
     }
 
@@ -263,8 +267,8 @@ pub(super) struct PollState {
     unknown: u64,
     /// Whether the completion queue has failed, or may not be polled any more.
     failed: bool,
-    /// Shared receive queues of pairs that are gone, if they are [kept](Self::keep_gone).
-    gone: Vec<SharedLedger>,
+    /// What the poller has no more use for, if it is [kept](Self::keep_gone).
+    gone: Vec<Gone>,
     keeps_gone: bool,
 }
 
@@ -293,16 +297,22 @@ impl PollState {
         self.has_leaked
     }
 
-    /// From now on, keeps the shared receive queues of pairs that are gone. Dropping the last handle of such a queue
-    /// drops memory of the program, and so runs code of the program. A caller that polls under a lock must not do that.
+    /// From now on, keeps each [`Gone`], whose drop may run code of the program: a caller that polls under a lock must
+    /// not do that.
     #[cfg(feature = "aio")]
     pub(super) fn keep_gone(&mut self) {
         self.keeps_gone = true;
     }
 
-    /// The next shared receive queue that was kept.
+    /// From now on, keeps none of that, and returns what was kept.
+    fn keep_no_gone(&mut self) -> Vec<Gone> {
+        self.keeps_gone = false;
+        mem::take(&mut self.gone)
+    }
+
+    /// Something that was kept.
     #[cfg(feature = "aio")]
-    pub(super) fn take_gone(&mut self) -> Option<SharedLedger> {
+    pub(super) fn take_gone(&mut self) -> Option<Gone> {
         self.gone.pop()
     }
 

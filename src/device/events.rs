@@ -134,6 +134,24 @@ pub struct AsyncEvents {
     context: Arc<ContextInner>,
 }
 
+/// Why a program cannot have the asynchronous events of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TakeEventsError {
+    /// There is another handle.
+    #[error(
+        "another handle has the asynchronous events of this open device: use that one, drop it first, or open the \
+         device once more"
+    )]
+    Taken,
+    /// On this provider, [`Promises::has_events`](crate::device::Promises::has_events) is false.
+    #[error(
+        "the asynchronous events of this device are not used, since to take one may do harm with its provider, or its \
+         provider was not reviewed: do without them, as completions report failures too (see docs/providers.md)"
+    )]
+    NotOnThisProvider,
+}
+
 /// Why there is no event.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -152,8 +170,13 @@ pub enum EventsError {
 }
 
 impl Context {
-    /// The asynchronous events of this open device. `None` while another handle exists, even if that handle came from a
-    /// clone of this context. Always `None` if [`Promises::has_events`](crate::device::Promises::has_events) is false.
+    /// The asynchronous events of this open device.
+    ///
+    /// # Errors
+    ///
+    /// [`TakeEventsError::Taken`] while another handle exists, even if that handle came from a clone of this context.
+    /// [`TakeEventsError::NotOnThisProvider`] if
+    /// [`Promises::has_events`](crate::device::Promises::has_events) is false.
     ///
     /// # Examples
     ///
@@ -163,7 +186,7 @@ impl Context {
     ///
     /// let fabric = soft::Fabric::new();
     /// let context = Context::open_on(&fabric, "dev0")?;
-    /// let mut events = context.events().expect("a reviewed provider, and nobody else took them");
+    /// let mut events = context.events()?;
     /// fabric.inject(soft::Fault::PortDown { device: "dev0".into() });
     /// while let Some(event) = events.poll()? {
     ///     println!("{event}"); // port 1: the link is down; ...
@@ -172,12 +195,14 @@ impl Context {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[doc(alias = "ibv_get_async_event")]
-    pub fn events(&self) -> Option<AsyncEvents> {
+    pub fn events(&self) -> Result<AsyncEvents, TakeEventsError> {
         if !self.promises().has_events() {
-            return None;
+            return Err(TakeEventsError::NotOnThisProvider);
         }
-        let taken = self.0.event_state.taken.swap(true, Ordering::Acquire);
-        (!taken).then(|| AsyncEvents { context: Arc::clone(&self.0) })
+        if self.0.event_state.taken.swap(true, Ordering::Acquire) {
+            return Err(TakeEventsError::Taken);
+        }
+        Ok(AsyncEvents { context: Arc::clone(&self.0) })
     }
 }
 

@@ -33,7 +33,7 @@ pub use crate::completion::poller::PollError;
 pub use crate::completion::resize::ResizeError;
 pub use crate::completion::wait::WaitError;
 pub use crate::device::context::{NoActivePort, OpenError};
-pub use crate::device::events::EventsError;
+pub use crate::device::events::{EventsError, TakeEventsError};
 pub use crate::device::iwarp::NotOnIwarp;
 pub use crate::device::port::NoGid;
 pub use crate::domain::NamedDomainError;

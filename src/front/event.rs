@@ -12,10 +12,11 @@
 //! use std::time::Duration;
 //!
 //! let context = Context::open("soft0")?;
-//! // `None` if another part of the program has taken the events, or if the provider's events are not used.
-//! if let Some(mut events) = context.events() {
+//! match context.events() {
 //!     // Nothing has happened yet.
-//!     assert!(events.next(Duration::ZERO)?.is_none());
+//!     Ok(mut events) => assert!(events.next(Duration::ZERO)?.is_none()),
+//!     // Another part of the program has taken the events, or the provider's events are not used.
+//!     Err(error) => println!("no events: {error}"),
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

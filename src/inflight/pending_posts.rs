@@ -426,9 +426,10 @@ impl FreeCell<'_, '_> {
         let (call, entry) = Call::of(request, last);
         self.write(entry);
         // SAFETY: the ledger has the entry. Inline bytes stay borrowed until the session is closed: a batch borrows
-        // them for `'env` of `RawBatch`, and in `post_all` the type `M` borrows them for longer than the call, which
-        // closes the session before it returns. The request was checked for this queue (`Accepted`), and the pair's
-        // type allows the operation. The queue's `Peers` keep the address handle of the recipient (`keep_recipient`).
+        // them for `'env` of `RawBatch`, and in `post_all` they are borrowed by the type `M`, so for longer than
+        // `post_all` runs, and `post_all` closes the session itself. The request was checked for this queue
+        // (`Accepted`), and the pair's type allows the operation. The queue's `Peers` keep the address handle of the
+        // recipient (`keep_recipient`).
         unsafe { session.add(call, id) };
     }
 

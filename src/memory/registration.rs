@@ -103,8 +103,8 @@ impl Address {
     /// The address of bytes that a device may access from now on. A device gets the address as an integer.
     pub(super) fn expose(first: *mut u8) -> Self {
         first.expose_provenance();
-        // Only memory that is not mapped in this process has a null pointer. Nobody accesses such memory through the
-        // pointer, so a dangling pointer can take the place of null.
+        // `first` is null only if the memory is not mapped in this process. Nobody accesses such memory through this
+        // pointer, so a dangling one can take the place of null.
         Self(ObjectPtr(NonNull::new(first).unwrap_or(NonNull::dangling())))
     }
 

@@ -2,7 +2,7 @@
 
 use super::attributes::Modify;
 use super::places::Places;
-use crate::completion::{CqInner, Departing, Orphan};
+use crate::completion::{CqInner, Departing, Gone, Orphan, Remains};
 use crate::domain::DomainInner;
 use crate::inflight::{PairStatus, Quiescent, RawPair, ReceiveQueue, SendQueue, SharedCore, polling_lock};
 use crate::provider::reviewed::Teardown;
@@ -57,19 +57,19 @@ impl Departing for DepartingPair {
         destroy(&mut self.raw, &self.domain, &self.status, None)
     }
 
-    fn into_orphans(self: Box<Self>, quiescent: &Quiescent) -> [Option<Orphan>; 2] {
+    fn into_remains(self: Box<Self>, quiescent: &Quiescent) -> Remains {
         let Self { raw, places: Places { send, receive }, sends_on, .. } = *self;
-        // `raw` goes first: it holds the completion queues, and one of them ends below, if `sends_on` is the last
-        // reference to it. The shared receive queue stays in `self` until the end of this function, so it outlives
-        // `raw`.
+        // `raw` goes first, since it holds both completion queues: `sends_on` is perhaps the last reference to one of
+        // them, and the caller may drop it at once. The shared receive queue stays in `self` until the end of this
+        // function, so it outlives `raw`.
         drop(raw);
         let [send, receive] =
             [send, receive].map(|place| Orphan { place, keeps_lease: None, quiescent: quiescent.clone() });
         match sends_on {
-            None => [Some(send), Some(receive)],
+            None => Remains { orphans: [Some(send), Some(receive)], gone: None },
             Some(queue) => {
                 queue.orphan(send);
-                [None, Some(receive)]
+                Remains { orphans: [None, Some(receive)], gone: Some(Box::new(queue) as Gone) }
             }
         }
     }

@@ -484,3 +484,58 @@ fn halves_at_two_pollers_free_their_memory_once_in_any_order_of_drops() {
         assert!(support::eventually(|| freed.load(Ordering::SeqCst) == 2), "order {order}");
     }
 }
+
+/// Uses the poller when it is dropped.
+struct UsesOnDrop(SharedPoller<Checked>);
+impl Drop for UsesOnDrop {
+    fn drop(&mut self) {
+        self.0.counters();
+    }
+}
+
+/// The poller of the receives destroys a dropped pair. It then has the last handle of the other completion queue, which
+/// owns the memory of the sends in flight. The drop of that memory is code of the program, so no lock is held then.
+#[test]
+fn the_completion_queue_of_the_sends_ends_without_a_lock() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let fabric = Fabric::with_profile(Profile::Mlx4);
+        let domain = interlock::Context::open_on(&fabric, "soft0").unwrap().checked_domain().unwrap();
+        let port = domain.context().active_port().unwrap();
+        let (sends, at_sends) = domain.completion_queue(8).unwrap();
+        let (receives, at_receives) = domain.completion_queue(64).unwrap();
+        let at_receives = SharedPoller::new(at_receives);
+        let mut driver = at_receives.driver().unwrap();
+        let stock = domain.shared_receive_queue(&SharedLimits { receives: 8, ..SharedLimits::default() }).unwrap();
+        let limits = Limits { sends: 4, receives: 4, ..Limits::default() };
+        let pair = stock.reliable_on(&sends, &receives, &limits).unwrap().into_init(&port).unwrap();
+        let peer = domain.reliable(&receives, &limits).unwrap().into_init(&port).unwrap();
+        let (mut pair, _peer) = connect_to_each_other(&domain, pair, peer, &ConnectAttributes::default());
+        let memory = Foreign(Guarded::with(8, UsesOnDrop(at_receives.clone())));
+        // The peer has no receive, so the send stays in flight.
+        pair.post_send(domain.register::<LocalWrite, _>(memory).unwrap().split().1).unwrap();
+        drop((pair, sends, at_sends));
+        assert!(support::eventually(|| {
+            takes_turns(&mut driver);
+            format!("{fabric:?}").contains("completion_queues: 1")
+        }));
+        done.send(()).unwrap();
+    });
+    assert!(is_done.recv_timeout(Duration::from_secs(10)).is_ok(), "the memory is dropped under the lock");
+}
+
+/// A shared poller keeps what must be dropped without its lock. A plain poller of the same queue keeps nothing.
+#[test]
+fn a_poller_after_a_shared_one_keeps_nothing() {
+    let (_fabric, domain) = support::own_device!();
+    let freed = Arc::new(AtomicUsize::new(0));
+    let (queue, poller) = domain.completion_queue(64).unwrap();
+    drop(SharedPoller::new(poller));
+    let mut poller = queue.take_poller().unwrap();
+    let mut stock = domain.shared_receive_queue(&SharedLimits { receives: 8, ..SharedLimits::default() }).unwrap();
+    drop(stock.reliable(&queue, &Limits::default()).unwrap());
+    let memory = domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap().split().1;
+    stock.post_receive(memory).unwrap();
+    drop(stock);
+    assert!(support::eventually(|| poller.poll().unwrap().is_none() && freed.load(Ordering::SeqCst) == 1));
+}

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use support::{Counted, Link, Need, Queues, connect_to_each_other, context, lacks_need};
+use support::{Counted, Guarded, Link, Need, Queues, connect_to_each_other, context, lacks_need};
 
 /// Two connected pairs whose requests are awaited, and what they need.
 struct Tasks<B: Brand> {

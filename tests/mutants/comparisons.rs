@@ -89,7 +89,7 @@ fn without_its_comparison_each_mix_up_passes() {
             // With the target folder of this program, what the library depends on is already built.
             .env("CARGO_TARGET_DIR", target)
             .env("INTERLOCK_DEVICE", "soft0")
-            // Two mutants differ in a few lines.
+            // Each mutant differs from the others in a few lines only.
             .env("CARGO_INCREMENTAL", "1")
             .output()
             .unwrap();

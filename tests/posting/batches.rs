@@ -197,7 +197,8 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
                 before += 1;
             }
             assert_eq!(before, bad);
-            // If the panic leaves the batch, the batch is aborted, except for the requests that the device already has.
+            // Now the panic is not caught within the batch, so the batch is aborted. Only what the device already has
+            // is carried out.
             for in_batch in [true, false] {
                 let mut items: Vec<_> = (0..count).map(|at| (message(&domain, &[at; 40]), at)).collect();
                 let panicked = catch_unwind(AssertUnwindSafe(|| {

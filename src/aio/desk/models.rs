@@ -4,10 +4,10 @@
 //! completes on an armed queue. If nobody wakes a task, loom reports a deadlock.
 #![cfg_attr(not(test), allow(dead_code, reason = "only the models complete requests"))]
 
-use crate::completion::{Armed, Completion, PollError, WaitError, WakeFor};
+use crate::completion::{Armed, Completion, Gone, PollError, WaitError, WakeFor};
 use crate::device::CompletionQueueId;
 use crate::domain::DomainId;
-use crate::inflight::{SharedLedger, WorkId};
+use crate::inflight::WorkId;
 use crate::memory::Buffer;
 use crate::readiness::Readiness;
 use crate::sync::{Condvar, Mutex, lock};
@@ -116,7 +116,7 @@ impl<B> Poller<B> {
 
     pub(super) fn keep_gone(&mut self) {}
 
-    pub(super) fn take_gone(&mut self) -> Option<SharedLedger> {
+    pub(super) fn take_gone(&mut self) -> Option<Gone> {
         None
     }
 

@@ -212,9 +212,9 @@ impl<B: Brand> Outbound<B> {
         loop {
             lending.shared.wait(|core| core.has_outgoing().then_some(())).await;
             while self.idle.is_empty() {
-                // `idle` and `sending` are both empty, so all buffers were lost: in failed sends, or in panics of the
-                // program's code. Nothing can be sent any more.
                 let Some(first) = self.sending.front_mut() else {
+                    // `sending` is empty, too, so all buffers were lost, in sends that failed or in panics of the
+                    // program's code. Nothing can be sent any more.
                     return lending.shared.change(|core| core.lose_peer());
                 };
                 let sent = poll_fn(|context| Pin::new(&mut *first).poll(context)).await;

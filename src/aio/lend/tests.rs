@@ -357,8 +357,8 @@ fn a_grant_that_ends_before_it_was_sent_is_not_sent() {
     shared.with(|core| core.end(id));
     assert_eq!(next(), Some(Control::Refused { nonce: number(3), why: Refusal::Declined }));
     assert_eq!(next(), None);
-    // The next grant ends only after its message was taken for sending. So the peer gets the grant, and a second
-    // message must tell the peer of the end.
+    // This grant ends only after its message was taken for sending. So the peer gets the grant, and a second message
+    // must tell the peer of the end.
     let id = shared.with(|core| core.lend(None, record(8), None)).unwrap();
     assert!(matches!(next(), Some(Control::Grant { .. })));
     shared.with(|core| core.end(id));

@@ -3,13 +3,12 @@
 
 use super::PollState;
 use crate::completion::control::Control;
-use crate::completion::departing::Departure;
+use crate::completion::departing::{Departure, Gone, Remains};
 use crate::completion::message::{Orphan, Place};
 use crate::completion::out_of_order::OutOfOrder;
 use crate::completion::retired::Retirement;
 use crate::inflight::ledger::{Retirer, Retirers};
 use crate::inflight::{Entry, WorkId};
-use std::mem;
 use std::sync::atomic::Ordering;
 
 impl PollState {
@@ -47,9 +46,7 @@ impl PollState {
             }
             if let Some(Orphan { place, keeps_lease, .. }) = self.ready_orphans.pop() {
                 let shared = control.room().release(Place { next, ..place }, keeps_lease.is_none());
-                if self.keeps_gone {
-                    self.gone.extend(shared);
-                }
+                self.let_go(shared.map(|shared| Box::new(shared) as Gone));
                 if let Some(unsettled) = keeps_lease {
                     unsettled.fetch_sub(1, Ordering::Release);
                 }
@@ -60,28 +57,41 @@ impl PollState {
 
     /// Destroys the departing pairs that have nothing in flight. The completion queue was just seen empty.
     pub(super) fn destroy_drained_pairs(&mut self) {
-        for mut departing in mem::take(&mut self.departing) {
+        let mut at = 0;
+        while let Some(departing) = self.departing.get_mut(at) {
             let in_flight = |&slot: &usize| {
                 self.retirers.get(slot).is_some_and(Retirer::has_any) || self.out_of_order.oldest(slot).is_some()
             };
             if departing.pair.slots().iter().flatten().any(in_flight) || !departing.is_past_grace() {
                 departing.flush_if_due();
-                self.departing.push(departing);
+                at += 1;
                 continue;
             }
+            let departing = self.departing.swap_remove(at);
             self.destroy(departing);
         }
     }
 
     /// Destroys a pair, whose work queues then leave. If the pair cannot be destroyed, its requests in flight here are
-    /// leaked.
+    /// leaked. This may run code of the program, and so may panic.
     fn destroy(&mut self, mut departing: Departure) {
         match departing.pair.destroy() {
-            Ok(quiescent) => self.ready_orphans.extend(departing.pair.into_orphans(&quiescent).into_iter().flatten()),
+            Ok(quiescent) => {
+                let Remains { orphans, gone } = departing.pair.into_remains(&quiescent);
+                self.ready_orphans.extend(orphans.into_iter().flatten());
+                self.let_go(gone);
+            }
             Err(error) => {
                 departing.pair.leak(error);
                 self.has_leaked = true;
             }
+        }
+    }
+
+    /// Drops what the poller has no more use for, or keeps it for a caller who may not drop it now.
+    fn let_go(&mut self, gone: Option<Gone>) {
+        if self.keeps_gone {
+            self.gone.extend(gone);
         }
     }
 
@@ -99,7 +109,7 @@ impl PollState {
         {
             polls -= 1;
         }
-        for departing in mem::take(&mut self.departing) {
+        while let Some(departing) = self.departing.pop() {
             self.destroy(departing);
         }
         !self.has_leaked

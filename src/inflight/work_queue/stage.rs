@@ -101,9 +101,9 @@ impl<'s> Chain<'s> {
 impl Drop for Chain<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // If `last` is the last slot of the stage, `after` points past the end of the stage. No provider follows that
-        // link: each list that contains the last slot ends there, and `Chain::of` sets the link to null before the list
-        // is posted.
+        // Restore the link that `Chain::of` set to null. If `last` is the last slot of the stage, the link points past
+        // the end of the stage. No provider follows it: a list that contains the last slot ends there, and `Chain::of`
+        // sets the link to null before such a list is posted.
         self.last.staged.link_to(self.after.cast_mut().cast());
     }
 }

@@ -27,7 +27,7 @@ pub use device::{
     unless_refused,
 };
 pub use link::{Link, connect_to_each_other};
-pub use memory::{Counted, filled, message, moved};
+pub use memory::{Counted, Guarded, filled, message, moved};
 pub use needs::{Need, lacks_need};
 pub use polling::{POLLING, Queues, extended};
 pub use random::Random;

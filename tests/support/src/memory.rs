@@ -32,39 +32,52 @@ pub fn moved<A: Exposed>(remote: &RemoteRegion<A>, by: i64) -> RemoteRegion<A> {
 }
 
 /// Zeroed words, and a counter of how often they were freed.
-#[derive(Debug)]
-pub struct Counted(Box<[u64]>, Arc<AtomicUsize>);
+pub type Counted = Guarded<CountsDrops>;
 
 impl Counted {
     /// `words` zeroed words, which add one to `freed` when they are freed.
     pub fn new(words: usize, freed: &Arc<AtomicUsize>) -> Self {
-        Self(vec![0; words].into_boxed_slice(), Arc::clone(freed))
+        Self::with(words, CountsDrops(Arc::clone(freed)))
     }
 }
 
-impl Drop for Counted {
+/// Adds one to the counter when it is dropped.
+#[derive(Debug)]
+pub struct CountsDrops(Arc<AtomicUsize>);
+
+impl Drop for CountsDrops {
     fn drop(&mut self) {
-        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Zeroed words, and a value that is dropped after they were freed.
+#[derive(Debug)]
+pub struct Guarded<G>(Box<[u64]>, G);
+
+impl<G> Guarded<G> {
+    /// `words` zeroed words with that value.
+    pub fn with(words: usize, guard: G) -> Self {
+        Self(vec![0; words].into_boxed_slice(), guard)
     }
 }
 
 // SAFETY: the memory is a boxed slice of initialised words. `into_parts` turns the box into a raw pointer, so nobody
 // moves, frees or aliases the memory until `from_parts` rebuilds the box. Any bytes are a valid `u64`.
-unsafe impl ForeignMemory for Counted {
-    type Parts = (usize, Arc<AtomicUsize>);
+unsafe impl<G: Send + 'static> ForeignMemory for Guarded<G> {
+    type Parts = (usize, G);
 
-    fn into_parts(mut self) -> (NonNull<[u8]>, Self::Parts) {
-        let words = Box::into_raw(mem::take(&mut self.0));
-        let freed = Arc::clone(&self.1);
-        mem::forget(self);
+    fn into_parts(self) -> (NonNull<[u8]>, Self::Parts) {
+        let Self(words, guard) = self;
+        let words = Box::into_raw(words);
         let start = NonNull::new(words.cast::<u8>()).unwrap();
-        (NonNull::slice_from_raw_parts(start, words.len() * 8), (words.len(), freed))
+        (NonNull::slice_from_raw_parts(start, words.len() * 8), (words.len(), guard))
     }
 
-    unsafe fn from_parts(bytes: NonNull<[u8]>, (len, freed): Self::Parts) -> Self {
+    unsafe fn from_parts(bytes: NonNull<[u8]>, (len, guard): Self::Parts) -> Self {
         let words = std::ptr::slice_from_raw_parts_mut(bytes.as_ptr().cast::<u64>(), len);
         // SAFETY: the caller passes what one call of `into_parts` returned, and passes it only once. So `words` is the
         // box that `into_parts` took apart, and nobody else owns it.
-        Self(unsafe { Box::from_raw(words) }, freed)
+        Self(unsafe { Box::from_raw(words) }, guard)
     }
 }
