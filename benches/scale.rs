@@ -109,7 +109,8 @@ fn everything<B: Brand>(
         );
     }
     println!();
-    // `memory` also makes pairs whose queues are four times as deep as those of `LIMITS`.
+    // `memory` also makes pairs whose queues are four times as deep as those of `LIMITS`. Such a pair needs the room of
+    // four.
     let counts: Vec<usize> = counts.into_iter().filter(|&count| fits(4 * count)).collect();
     memory(context, domain, port, &counts);
     println!();
@@ -190,8 +191,8 @@ fn memory<B: Brand>(context: &Context, domain: &ProtectionDomain<B>, port: &Port
         let ((shallow, device), (deep, _)) = (owned(count, 16), owned(count, 64));
         // A deep pair has 96 slots more than a shallow pair: 48 in each of its two work queues.
         let slot = (deep - shallow) / 96.0;
-        // A shallow pair has 32 slots of one word each. Subtract words and not `slot`, which is more than a word if the
-        // ledgers' memory has free blocks.
+        // A shallow pair has 32 slots, and each takes one word. Subtract 32 words, and not 32 times `slot`: if the
+        // memory of the ledgers has free blocks, `slot` is more than a word.
         println!("{count:>7} {:>34.0} {slot:>22.1} {device:>22.0}", shallow - 32.0 * size_of::<u64>() as f64);
         if device == 0.0 && context.is_soft() {
             println!("        (no symbols: what is the soft device's counts as the library's)");

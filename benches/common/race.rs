@@ -110,7 +110,8 @@ fn race_in<B: Brand>(fabric: &Fabric, domain: &ProtectionDomain<B>, seed: u64, t
             .map(|(number, inbox)| {
                 let (course, finished) = (&course, &finished);
                 scope.spawn(move || {
-                    // A panic also counts as finished, or the polling loop would not end.
+                    // `_ends` counts this thread as finished, even if it panics. Otherwise the polling loop below would
+                    // not end after a panic.
                     let _ends = Ends(finished);
                     let mut lane = Lane {
                         course,
@@ -195,7 +196,8 @@ impl<B: Brand> Lane<'_, B> {
         let pair = loop {
             match self.course.domain.reliable(self.course.queue, &Limits { posting, ..LIMITS }) {
                 Ok(pair) => break pair,
-                // The room of a destroyed pair comes back once the poller has seen the queue empty.
+                // Perhaps the queue has no room yet: the room of a destroyed pair comes back once the poller has seen
+                // the queue empty. Try again until `deadline`.
                 Err(error) => assert!(Instant::now() < deadline, "{error}"),
             }
             self.read();
@@ -264,7 +266,7 @@ impl<B: Brand> Lane<'_, B> {
         let numbers = [left.number(), right.number()];
         for number in numbers {
             // The pair counts as drained as soon as the poller has taken its last completion. That completion can still
-            // be on its way to this thread.
+            // be on its way to this thread, so read until the account is settled.
             let deadline = Instant::now() + PATIENCE;
             loop {
                 self.read();

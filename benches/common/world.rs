@@ -276,7 +276,8 @@ impl<B: Brand> World<B> {
             self.fabric.run();
         }
         for at in 0..2 {
-            // The room comes back once the poller has seen the queue empty.
+            // The room of destroyed pairs comes back once the poller has seen the queue empty. A single `collect` does
+            // not always poll that far, so call it many times.
             for _ in 0..1_000 {
                 self.collect(at);
             }

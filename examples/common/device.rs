@@ -10,8 +10,7 @@ pub(crate) fn open(name: Option<&str>) -> Result<Context, OpenError> {
         Err(none @ OpenError::NoHardware { .. }) => none,
         opened => return opened,
     };
-    // A build without the soft device cannot open `soft0`. Then return `none`, the error that says why there is no
-    // hardware.
+    // Open the soft device. If this build has none, return `none`, the error that says why there is no hardware.
     let Ok(context) = Context::open("soft0") else { return Err(none) };
     _ = writeln!(io::stderr(), "no usable RDMA device: this runs on soft0, a simulated one (`devices` says more)");
     Ok(context)

@@ -17,7 +17,7 @@ fn main() -> anyhow::Result<()> {
     let domain = context.named_domain(Tour)?;
     let (queue, mut poller) = domain.completion_queue(limits.completions())?;
     let pair = domain.reliable(&queue, &limits)?.into_init(&context.active_port()?)?;
-    drop(queue); // the pair of the scope below must be the only one on its completion queue
+    drop(queue); // `Exclusive` below allows no handle that could add another pair to its completion queue
     let myself = pair.endpoint();
     let mut pair = pair.connect(&myself)?; // here the pair is its own peer
 

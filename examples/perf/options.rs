@@ -183,7 +183,8 @@ pub(crate) fn parse() -> Result<Option<Options>, Fault> {
         return Err(Fault::new("--futures is for the client: a server does the same whatever its client awaits"));
     }
     if let Role::Client(host) = &options.role {
-        // The name is resolved now, so that a misspelt word is an error before anything is measured.
+        // A misspelt word counts as the name of a host. Resolve the name now, so that such a word fails before anything
+        // is measured.
         (host.as_str(), 0).to_socket_addrs().map_err(|error| {
             Fault::new(format!(
                 "{host:?} is neither lat, bw, send, write, read nor server, and no host of that name is known: {error}"

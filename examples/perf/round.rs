@@ -95,8 +95,8 @@ impl Seat {
         let domain = &place.domain;
         let receives = match (task.action, task.measure) {
             (Action::Send, Measure::Latency) => pool(16, task.size),
-            // perftest posts as many receives. At least two are posted: one takes a message while the program handles
-            // the other.
+            // 512 receives, as in perftest, or fewer if the messages are long. At least two: one can take a message
+            // while the program handles the other.
             (Action::Send, Measure::Bandwidth) => pool(512, task.size).max(2),
             _ => 0,
         };
@@ -150,8 +150,7 @@ impl Seat {
         let attributes = ConnectAttributes {
             // After about two seconds, the device gives up on a peer that is gone.
             timeout: AckTimeout::new(16)?,
-            // The most reads that the device allows to be in flight, like in perftest: `connect_with` lowers 255 to
-            // that number.
+            // As in perftest, as many reads in flight as the device allows: `connect_with` lowers 255 to that number.
             read_depth: ReadDepth::new(255)?,
             ..ConnectAttributes::default()
         };

@@ -125,7 +125,7 @@ impl<B: Brand + 'static> Place<B> {
                 match channel.connect(&self.poller, to, pair, &ConnectData::none(), PATIENCE).await {
                     Ok(connection) => connection,
                     Err(failed) => {
-                        // On iWARP, the drop of the pair blocks if the pair was not connected in time. So it runs on a
+                        // On iWARP, the drop of a pair that was not connected in time blocks. So drop the pair on a
                         // thread that is allowed to block.
                         drop(spawn_blocking(move || drop(failed.value)));
                         return Err(failed.cause.into());

@@ -389,8 +389,9 @@ async fn answer<B: Brand + 'static>(
             Some(done) = handlers.join_next(), if wire.has_room() => {
                 let (id, body) = done.map_err(local)?;
                 wire.send(Kind::Answer, id, &body)?;
-                // Remove the id now: the completion of this send can come too late. As soon as the answer arrives, the
-                // client has its credit back, and perhaps sends the next request.
+                // Remove the id now, and not when this send completes: as soon as the answer arrives, the client has
+                // its credit back. Its next request can come before that completion, and would then be one too many in
+                // `open`.
                 open.remove(&id);
                 *answered += u64::from(id != 0);
             },

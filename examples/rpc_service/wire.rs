@@ -99,7 +99,8 @@ impl<B: Brand + 'static> Wire<B> {
             }
             // A request failed, or no receive is left. Either way the connection has ended, and `closed` says why.
             None => Err(match self.connection.closed().await {
-                // Soft-RoCE reports the second status (docs/conformance.md, C096).
+                // A message that is too long for its receive fails the receive. Soft-RoCE then reports the second of
+                // these statuses (docs/conformance.md, C096).
                 End::Failed(Status::LocalLength | Status::LocalQueuePairOperation) => Violation::TooLong.into(),
                 end => Broken::Ended(end),
             }),

@@ -423,7 +423,7 @@ impl Request {
             Went::Failed(failed) => Err(failed),
             Went::Late(accepting) => Err(accepting.give_up(Cause::TimedOut(timeout))),
         };
-        // Both are dropped before the return, for the reason that `connect_with` gives.
+        // Drop both before the return: a comment in `connect_with` gives the reason.
         drop((timer, channel));
         connected
     }

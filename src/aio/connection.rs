@@ -294,7 +294,8 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
         if link.end.is_none()
             && let Poll::Ready(end) = link.bond.poll_end(context)
         {
-            // Record the end before the pair is moved: the move wakes tasks, and a waker can panic.
+            // Record the end before `move_pair` below moves the pair to Error. The move wakes tasks, and if a waker
+            // panics, the end must not be lost.
             link.end_with(sender.number(), end);
         }
         if let Some(end) = link.end.clone() {

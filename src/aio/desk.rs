@@ -232,7 +232,8 @@ impl<B> Desk<B> {
         let slot = next.key().slot();
         self.try_for(
             |state| state.lanes.get(slot)?.next_received(),
-            // Receives in the inbox came earlier than the one that was found, and must be returned first.
+            // Return the receive that was found only if the inbox is empty: receives in the inbox came earlier, and
+            // must be returned first.
             |state, found| found.key() == next.key() && state.lanes.has_received_nothing(slot),
         )
     }
@@ -572,9 +573,10 @@ impl<B> State<B> {
             if after.is_empty() && self.may_release() && completion.is_success() && is_wanted(self, completion.id()) {
                 return Some(completion);
             }
-            // If a check above has failed, `settle` puts even a wanted completion in its place. While somebody waits,
-            // that is common: `may_release` is false as long as the poller holds completions. So `kept` then looks in
-            // that place. If nobody waits, that is rare, and the caller's slow path finds the completion.
+            // Even for the wanted completion a check above can fail, and then `settle` puts it in its place. While
+            // somebody waits, this is common: `may_release` is false as long as the poller holds completions. So let
+            // `kept` look in that place. While nobody waits, this is rare, and the caller's slow path finds the
+            // completion.
             let may_be_in_place = self.lanes.tally.waits > 0;
             self.settle(completion, after);
             if may_be_in_place

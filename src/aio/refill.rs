@@ -98,7 +98,7 @@ impl<B: Brand, T: Transport> Refill<B, T> {
             }
             if let Poll::Ready(taken) = Pin::new(&mut *wait).poll(context) {
                 self.end_wait();
-                // `TooLong` cannot occur here, since `new` has checked the length.
+                // `taken` is never an error: the only error is `TooLong`, and `new` has checked the length.
                 let Ok(buffer) = taken else { return Poll::Ready(Err(None)) };
                 return Poll::Ready(self.post(half, buffer).map_err(Some));
             }

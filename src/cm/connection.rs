@@ -134,7 +134,8 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
         let end = self.link.end_by(patience)?;
         if end.is_some() && !self.link.has_moved_pair {
-            // If this fails, the next look at the end tries again. It fails for ever if the device was removed.
+            // If `end_traffic` fails, the next look at the end calls it again. After the removal of the device it
+            // always fails.
             self.link.has_moved_pair = self.pair.end_traffic().is_ok();
         }
         Ok(end)
@@ -159,7 +160,7 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     pub fn disconnect(self) -> Result<Disconnected<B, T>, Failed<Self>> {
         let Self { pair, data, mut link } = self;
         // If this call fails, `is_told` is false, and `Disconnected::wait_for_number` makes the call again, except on
-        // iWARP. Without another call, the peer learns that the connection has ended when the identifier is destroyed.
+        // iWARP. If no call succeeds, the destruction of the identifier tells the peer that the connection has ended.
         let is_told = link.id.raw.disconnect().is_ok();
         match pair.into_error() {
             Ok(pair) => {

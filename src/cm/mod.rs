@@ -332,8 +332,8 @@ fn after_failure<B: Brand, T: Transport>(pair: QueuePair<B, Init, T>, is_iwarp: 
 /// The cause of a failed call: the peer is gone, or another reason.
 fn peer_gone(error: VerbError) -> Cause {
     match error.errno() {
-        // `EINVAL`: the end of the peer has moved the identifier to a state that does not allow the call. The other
-        // three errors come from the TCP stream of iWARP.
+        // `EINVAL`: the peer is gone, and so the identifier is in a state that does not allow the call. The other three
+        // errors come from the TCP stream of iWARP.
         libc::EINVAL | libc::ECONNRESET | libc::ENOTCONN | libc::EPIPE => Cause::PeerGone(error),
         _ => Cause::Call(error),
     }

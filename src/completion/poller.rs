@@ -51,7 +51,8 @@ pub(super) struct PollerParts {
 
 impl Finish for PollerParts {
     fn finish(mut self) {
-        // The next poller perhaps does not ask for what is gone.
+        // The owner of the next poller perhaps never calls `take_gone`, so from now on the state must keep nothing for
+        // that call. Drop `gone` only after `park`: the drop can run code of the program, and so can panic.
         let gone = self.state.keep_no_gone();
         self.queue.park(self.state);
         drop(gone);

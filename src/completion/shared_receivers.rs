@@ -49,8 +49,9 @@ impl SharedReceivers {
         let first = self.0.partition_point(|receiver| receiver.qpn < wc.qp_num);
         let of_this_number = self.0.iter_mut().skip(first).take_while(|receiver| receiver.qpn == wc.qp_num);
         let receiver = of_this_number.into_iter().find(|receiver| receiver.ledger.is_of(id))?;
-        // The ledger of `poster` has room for one request. If it is full, an earlier poll has moved this request there,
-        // and the program passed the `Retired` of that poll to `mem::forget`. So this poll finds the same completion.
+        // Move the request to the ledger of `poster`, which has room for one request. If that ledger is full, the
+        // request is there already: an earlier poll has moved it, the program passed the `Retired` of that poll to
+        // `mem::forget`, and so this poll finds the same completion.
         if receiver.poster.free() != 0 {
             let entry = receiver.ledger.take(id)?;
             if let Err(entry) = receiver.poster.try_push(entry) {

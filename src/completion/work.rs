@@ -202,7 +202,7 @@ impl<B> Work<B> {
     #[cold]
     #[inline(never)]
     fn of_window(window: UnsettledWindow<B>, status: ibv_wc_status) -> Self {
-        // Never `None`: a `Work` is made only of a successful completion.
+        // `Succeeded::of` never returns `None` here: a `Work` is made only of a successful completion.
         let Some(proof) = Succeeded::of(status) else { return Self::Sent(PostedMemory::Window(window)) };
         match window.settle(proof) {
             Settled::Bound(inner) if inner.is_type_1() => Self::BoundType1(BoundWindow::of(inner)),

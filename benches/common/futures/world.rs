@@ -217,9 +217,9 @@ impl World {
         for task in tasks {
             assert!(soon(task).await.is_ok() || is_cut);
         }
-        // Send one message fewer than the other side has receives. So the other side keeps a receive that it posted
-        // before the end, and the flush of this receive tells it of the end. (On soft iWARP, a receive that is posted
-        // after the pair has failed does not complete.)
+        // Send one message fewer than the other side has receives. So one receive that the other side posted before the
+        // pair failed is left over, and the flush of this receive tells the other side that the connection has ended.
+        // (On soft iWARP, a receive that is posted after the pair has failed does not complete.)
         for _ in 1..RECEIVES {
             let permit = soon(sender.room()).await.expect("room");
             let buffer = soon(self.pool.take(LEN)).await.expect("a buffer");

@@ -18,7 +18,8 @@ impl<B: Brand> World<B> {
                 TransitionFailure::Verb { .. } if self.armed => self.tally.refused += 1,
                 TransitionFailure::Verb { source, .. }
                     if source.errno() == libc::EINVAL && self.links[link][side].half_reset => {}
-                // The send queue has not drained yet, or the device has moved the pair to Error.
+                // Here `EINVAL` means that the send queue has not drained yet, or that the device has moved the pair to
+                // Error.
                 TransitionFailure::Verb { to: "ReadyToSend" | "SendQueueDrain", source }
                     if source.errno() == libc::EINVAL => {}
                 other => panic!("{other}"),

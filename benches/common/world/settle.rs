@@ -27,7 +27,8 @@ impl<B: Brand> World<B> {
                 count = poll_retired(&mut poller, |ended| self.settle_ended(at, ended)).expect("a queue that works");
             }
             5 if self.random.one_in(8) => {
-                // If the closure panics, the next poll returns the remaining completions.
+                // The closure panics at the first completion, if there is one. The next poll returns the remaining
+                // completions.
                 let result = catch_unwind(AssertUnwindSafe(|| {
                     poll_each(&mut poller, |completion| {
                         self.settle(at, completion);

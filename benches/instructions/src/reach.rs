@@ -28,8 +28,8 @@ const KINDS: [(&str, &[&str]); 4] = [
 ];
 
 fn kind_of(name: &str) -> Option<&'static str> {
-    // The name of a drop function contains the name of the dropped type, which says nothing about the code. The walk
-    // enters the function instead.
+    // The name of a drop function contains the name of the dropped type, and the name of a type says nothing about the
+    // code. So return `None`: then the walk enters the function.
     if name.starts_with("core::ptr::drop_in_place<") {
         return None;
     }

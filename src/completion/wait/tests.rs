@@ -89,7 +89,8 @@ impl<B, F: FnOnce() + Send> Source for Disturbed<'_, B, F> {
         } else if self.happening.is_none() {
             self.inner.sleep(left)?;
         }
-        // If the action belongs to a later step, this `sleep` returns at once. A `Source` is allowed to do that.
+        // If neither branch ran, the action belongs to a later step, and this `sleep` returns at once. A `Source` is
+        // allowed to do that.
         self.steps += 1;
         self.slept = self.slept.max(start.elapsed());
         Ok(())

@@ -23,7 +23,8 @@ type Request = WorkRequest<Buffer<Bench>, Write>;
 macro_rules! probes {
     ($($name:ident)+) => {
         fn main() {
-            // The addresses escape, so the compiler keeps the functions and knows nothing about their arguments.
+            // `black_box` hides from the compiler what is done with the address of a function. So the compiler keeps
+            // the function, and assumes nothing about its arguments.
             $(
                 black_box($name as *const ());
                 println!(stringify!($name));
