@@ -171,8 +171,8 @@ pub trait Named: 'static + Sized {
 
 // `Brand` itself is not implemented for all `N: Named`. With such an implementation, the compiler would advise the
 // author of a function that lacks `B: Brand` to add `B: Named`. That is wrong advice: `Scoped` and `Checked` are
-// brands, but not `Named`. The attribute below is for another case: if a program implements `Brand` for a type of its
-// own, the compiler's error names the missing `Sealed`, and does not suggest implementing `Named`.
+// brands, but not `Named`. The attribute below is about another error: if a program implements `Brand` for a type of
+// its own, the compiler should name the missing `Sealed`, and not suggest implementing `Named`.
 #[diagnostic::do_not_recommend]
 impl<N: Named> sealed::Sealed for N {}
 

@@ -96,7 +96,8 @@ impl Peers {
 
     fn park(&mut self, depth_of_next: u32) {
         let kept = mem::replace(&mut self.by_index, places(depth_of_next));
-        // If the pair was destroyed, no request is in flight any more, and the handles are not needed.
+        // The pair keeps the handles, since its requests may be in flight. If the pair was destroyed, `upgrade` fails.
+        // Then no request is in flight any more, and the handles are dropped.
         if let Some(pair) = self.pair.upgrade() {
             lock(&*pair).push(kept);
         }

@@ -425,11 +425,11 @@ impl FreeCell<'_, '_> {
         self.keep_recipient(queue, &request);
         let (call, entry) = Call::of(request, last);
         self.write(entry);
-        // SAFETY: the ledger has the entry. Inline bytes stay borrowed until the session is closed: a batch borrows
-        // them for `'env` of `RawBatch`, and in `post_all` they are borrowed by the type `M`, so for longer than
-        // `post_all` runs, and `post_all` closes the session itself. The request was checked for this queue
-        // (`Accepted`), and the pair's type allows the operation. The queue's `Peers` keep the address handle of the
-        // recipient (`keep_recipient`).
+        // SAFETY: the ledger has the entry. Inline bytes stay borrowed until the session is closed. A batch borrows
+        // them for `'env` of `RawBatch`, and closes the session before `'env` ends. In `post_all`, their lifetime is
+        // part of the type `M`, so they stay borrowed until `post_all` returns, and `post_all` closes the session
+        // before it returns. The request was checked for this queue (`Accepted`), and the pair's type allows the
+        // operation. The queue's `Peers` keep the address handle of the recipient (`keep_recipient`).
         unsafe { session.add(call, id) };
     }
 
@@ -476,7 +476,8 @@ impl Burst<'_, '_> {
     /// A place is reserved.
     #[inline(always)]
     unsafe fn put_reserved<B, M: Postable<B>>(&mut self, request: Accepted<M, true>) {
-        // Without a check whether a slot is left, a loop needs no register for the end of the slots.
+        // `unwrap_unchecked` saves a register: a loop that checks whether a slot is left must keep the end of the slots
+        // in one.
         // SAFETY: a cell is reserved (caller), and there are at least as many slots as reserved cells (0).
         let slot = unsafe { self.slots.as_slice().first().unwrap_unchecked() };
         let entry = slot.fill(request, self.row.id, false);

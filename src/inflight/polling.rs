@@ -446,9 +446,9 @@ impl<'q> PolledQueue<'q> {
 unsafe extern "C" fn poll(cq: *mut ibv_cq, _: c_int, to: *mut ibv_wc) -> c_int {
     // SAFETY: the caller of this function guarantees what `new` requires.
     let (queue, room) = unsafe { PolledQueue::new(cq, to) };
+    // If `ibv_start_poll` finds nothing (`ENOENT`) or fails, `ibv_end_poll` must not be called.
     match queue.start() {
         0 => {}
-        // `ibv_start_poll` found nothing, so `ibv_end_poll` must not be called.
         libc::ENOENT => return 0,
         _ => return -1,
     }

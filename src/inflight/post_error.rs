@@ -141,7 +141,7 @@ fn limit(within: u64) -> &'static str {
         256..=4096 if within.is_power_of_two() => {
             "the peer's memory, the buffer of the read, the MTU of the datagram's port or `Limits::inline_bytes`"
         }
-        // A pair keeps its `Limits::inline_bytes` as a `u16`, so a greater `within` is not that limit.
+        // A pair keeps its `Limits::inline_bytes` as a `u16`, so `inline_bytes` is at most 0xffff.
         0..=0xffff => "the peer's memory, the buffer of the read or `Limits::inline_bytes`",
         _ => "the peer's memory or the buffer of the read",
     }

@@ -53,10 +53,9 @@ impl RawCompletionQueue {
             |cq| polling::is_complete(cq, &extended),
         )?;
         let queue = Self::own(handle, channel, Some(extended));
-        // `is_complete` is false if the provider did not store the `cq_context` that it was given, or if it left out a
-        // function that polls the queue or reads a completion. The return drops `queue`, and that destroys the
-        // completion queue.
         if !is_complete {
+            // The provider did not store the `cq_context` that it was given, or it left out a function that polls the
+            // queue or reads a completion. This return drops `queue`, and that destroys the completion queue.
             return Err(unsupported);
         }
         PollEnd::of(queue, functions, room >= entries)

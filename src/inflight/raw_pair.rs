@@ -315,8 +315,8 @@ mod tests {
                 let (posters, terms) = to_post(domain);
                 pair.queues(posters, &terms).unwrap()
             });
-            // `destroy` fails if one of the queues belongs to another pair. Then `destroy` ends no queue: all four
-            // queues still have room below.
+            // `destroy` fails if it gets a queue of another pair. Then it ends no queue: all four queues still have
+            // room below.
             for error in [
                 one.destroy(Some((&mut other_send, &mut other_receive))).unwrap_err(),
                 one.destroy(Some((&mut send, &mut other_receive))).unwrap_err(),

@@ -121,8 +121,8 @@ impl SharedPoster {
             None => Err((VerbError::new("ibv_destroy_srq", libc::EBUSY), right)),
         };
         ended.map_err(|(error, right)| {
-            // The provider has perhaps left the queue half-destroyed. In that case `is_alive` is false, and the right
-            // is not given back, so nothing more is posted.
+            // If the queue is still alive, posts may go on. If the provider may have left the queue half-destroyed,
+            // `is_alive` is false: then the right is dropped, and nothing more is posted.
             self.posts.give_back(right.filter(|_| self.core.handle.is_alive()));
             error
         })

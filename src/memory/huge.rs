@@ -116,9 +116,9 @@ impl Pages {
         };
         let map = PrivateMapping::new(mapped, libc::MAP_HUGETLB | kind).map_err(refused)?;
         match map.populate() {
+            Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(refused(error)),
             // Linux before 5.14 has no `MADV_POPULATE_WRITE`, and answers `EINVAL`. That is not an error here, since
             // `mmap(2)` has already reserved the huge pages of the map.
-            Err(error) if error.raw_os_error() != Some(libc::EINVAL) => Err(refused(error)),
             _ => Ok(Self { map, len: len_bytes }),
         }
     }

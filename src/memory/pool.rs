@@ -425,7 +425,7 @@ impl<B: Brand> Pool<B> {
 
 /// Fills the whole buffer with zeros, of which `len_bytes` count as filled.
 fn clear<B>(buffer: &mut Buffer<B>, len_bytes: usize) {
-    // `set_len` fails only for a length above the capacity, and neither length is above it.
+    // `set_len` fails only for a length above the capacity. Both calls below pass at most the capacity.
     let _ = buffer.set_len(buffer.capacity());
     buffer.fill(0);
     let _ = buffer.set_len(len_bytes);
@@ -523,8 +523,7 @@ impl PoolInner {
             if let Some(taken) = class.shelf.take_in_turn() {
                 return Ok(UniquePart::from_home(taken));
             }
-            // Perhaps other threads take all new buffers before this thread takes one. Then the loop tries to grow the
-            // pool again.
+            // After `grow` the class has new buffers. If others get all of them first, the loop calls `grow` again.
             self.grow(class)?;
         }
     }
@@ -698,7 +697,7 @@ impl<B: Brand> Future for Take<B> {
 impl<B> Drop for Take<B> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket.take() else { return };
-        // `class` finds a class: without one, the wait would not have begun.
+        // The pool has a class for this length: otherwise `poll` would not have made a ticket.
         if let Ok(class) = self.pool.inner.class(self.len_bytes)
             && let Some(taken) = class.shelf.leave(ticket)
         {

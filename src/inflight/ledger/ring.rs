@@ -188,8 +188,8 @@ impl<T> LedgerPtr<T> {
     /// value is in flight, and false only if this value is not the sole value.
     #[inline(always)]
     unsafe fn take(&self, id: u64, is_oldest: bool) -> T {
-        // SAFETY: `id` is the oldest id, and its cell belongs to the end that calls `take` (caller). So the place of
-        // the sole value belongs to that end, too (ledger 3).
+        // SAFETY: the place of the sole value is used only if `is_oldest`. Then `id` is the oldest id, and its cell
+        // belongs to the end that calls `take` (caller). So that place belongs to the same end (ledger 3).
         let sole = if is_oldest { self.sole.with_mut(|sole| unsafe { (*sole).take() }) } else { None };
         // SAFETY: the value is not the sole value, so its cell holds it (ledger 0). The cell belongs to the end that
         // calls `take` (caller).

@@ -486,7 +486,7 @@ impl<V> WorkQueue<V> {
         restore: impl FnOnce(Entry) -> Option<R>,
     ) -> PostError<R> {
         let entry = unqueued.and_then(|mut unqueued| self.take_back(&mut unqueued));
-        // `restore` never returns `None`: the entry is of the kind of memory that the request had.
+        // If `restore` is called, it returns `Some`: the entry is of the kind of memory that the request had.
         match entry.and_then(restore) {
             Some(request) => PostError::Refused { request, source },
             None => {
@@ -599,7 +599,7 @@ impl SendQueue {
             // SAFETY: the pair is in a state that sends (0 of `WorkQueue`), and nobody else posts (`&mut`). No session
             // is open: an open session would borrow this queue.
             let session = unsafe { sessions.open() };
-            // The session is empty, so a failure of `complete` leaves nothing uncertain.
+            // The session has no requests, so a failure of `complete` does no harm.
             let _ = session.complete();
             return;
         }

@@ -46,8 +46,9 @@ struct Library {
 impl Library {
     fn lock() -> Self {
         let this = Self { _lock: lock(&LIBRARY) };
-        // librdmacm opens devices in many of its calls, and their providers read the environment then. If a forbidden
-        // variable is seen before or after such a call, no queue or pair can be created later.
+        // librdmacm opens devices in many of its calls, and the providers of these devices then read the environment.
+        // So look for a forbidden variable before such a call (here) and after it (when this is dropped).
+        // `forbidden_variable` remembers a variable that it has found, and then no queue or pair can be created.
         let _ = forbidden_variable();
         this
     }
