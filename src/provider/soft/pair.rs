@@ -319,7 +319,7 @@ impl State {
     /// Moves the pair to Error. The request in flight ends here, and the others are flushed.
     pub(super) fn enter_error(&mut self, index: usize) {
         let withheld = self.faults.flush_withheld;
-        // In Error, there is nothing to do. A pair in Reset cannot go to Error.
+        // Do nothing if the pair is already in Error, or if it is in Reset: there is no transition from Reset to Error.
         let Some(pair) = self.pairs.get_mut(index).filter(|pair| pair.can_break()) else { return };
         pair.state = PairState::Error;
         pair.flight = None;

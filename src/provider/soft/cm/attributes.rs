@@ -105,7 +105,8 @@ impl State {
     }
 
     pub(super) fn cm_break(&mut self, (pair, epoch): HeldPair) {
-        // If the program has destroyed the pair, perhaps another pair has its index now. That pair has another epoch.
+        // The program may have destroyed the pair, and a new pair may have the same index. The epochs differ then, and
+        // the new pair is left alone.
         if self.pairs.get(pair).is_some_and(|pair| pair.epoch == epoch) {
             self.enter_error(pair);
         }

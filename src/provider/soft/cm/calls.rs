@@ -256,7 +256,8 @@ impl State {
             id.rest(Phase::Dead);
             if self.is_iwarp() && !is_datagram {
                 // The device moves the pair to Ready To Send before it answers the peer. The answer then fails, because
-                // the peer has ended.
+                // the peer has ended. The pair stays in Ready To Send: the identifier forgets the pair, so that it does
+                // not move the pair to Error later.
                 self.cm_raise_pair(number)?;
                 self.cm.id_mut(number)?.pair = None;
                 return Err(libc::ECONNRESET);
@@ -395,7 +396,8 @@ impl State {
         status: i32,
     ) {
         let chosen = self.cm.ids.iter_mut().filter(|(_, id)| which(id));
-        // A request that the program has not taken yet gets no event: the program does not know its identifier.
+        // An identifier with a listener belongs to a request that the program has not taken yet. The program does not
+        // know such an identifier, so the identifier gets no event.
         let known: Vec<_> = chosen
             .map(|(&number, id)| {
                 change(id);

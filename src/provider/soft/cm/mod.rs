@@ -443,8 +443,8 @@ impl RawId for Identifier {
     }
 
     fn connect(&mut self, parameters: &Parameters<'_>) -> Result<(), VerbError> {
-        // On iWARP, the call connects a TCP stream, and blocks until the stream is connected or has failed. Neither
-        // happens while a fault loses all requests.
+        // On iWARP, `rdma_connect` connects a TCP stream, and blocks until the stream is connected or has failed. While
+        // a fault loses all connect requests, neither happens: wait until the fault ends, and then fail the connect.
         let is_silent = || {
             let state = self.channel.fabric.lock();
             state.is_iwarp() && state.faults.loses_all_cm_requests()

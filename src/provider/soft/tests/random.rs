@@ -34,8 +34,9 @@ fn requests_complete_in_order_and_once() {
         let mut pairs: Vec<(usize, Pair)> = (0..4).map(|number| (number % 2, nodes[number % 2].pair())).collect();
         let regions: Vec<Region> =
             [0, LOCAL, READ, ALL].iter().flat_map(|access| nodes.iter().map(|node| node.memory(8, *access))).collect();
-        // The id of the last completion of each work queue. The key is the number of the pair with its node, and
-        // whether the queue is the send queue. A later request has a greater id, so the ids of a queue must increase.
+        // The id of the last completion of each work queue. The key is the number of the pair (with the node in the
+        // highest byte), and whether the queue is the send queue. A later request has a greater id, so the ids of a
+        // queue must increase.
         let mut last: HashMap<(u32, bool), u64> = HashMap::new();
         let mut id = 0;
         for _ in 0..steps {
@@ -94,7 +95,7 @@ fn requests_complete_in_order_and_once() {
         }
         fabric.heal();
     }
-    // The sequences are long enough to reach each of these statuses.
+    // The sequences are long enough to reach each of these statuses. Except under Miri, they must reach no other.
     let expected: &[u32] = if cfg!(miri) { &[0, 5] } else { &[0, 1, 4, 5, 8, 9, 10, 11, 12, 13] };
     assert!(expected.iter().all(|status| statuses.contains_key(status)), "{statuses:?}");
     assert!(statuses.keys().all(|status| expected.contains(status) || cfg!(miri)), "{statuses:?}");
@@ -242,7 +243,8 @@ fn requests_of_all_transports_complete_in_order_and_once() {
             _ = unsafe { Soft.detach_mcast(player.pair.qp, &GROUP, 0) };
         }
     }
-    // The sequences are long enough to reach each of these statuses.
+    // The sequences are long enough to reach each of these statuses. Except under Miri, they must reach no others, but
+    // they may reach 8 and 11.
     let expected: &[u32] = if cfg!(miri) { &[0, 5] } else { &[0, 1, 2, 4, 5, 6, 9, 10, 12, 13] };
     assert!(expected.iter().all(|status| statuses.contains_key(status)), "{statuses:?}");
     assert!(

@@ -54,7 +54,8 @@ fn a_region_can_have_addresses_of_its_own() {
     assert_eq!(write(4, memory.addr()), S::IBV_WC_REM_ACCESS_ERR, "the address is not a name of it");
     end(to);
     assert_eq!(register_iova(&link.right, &memory, 0, iova + 8, ALL).map(|_| ()), Err(libc::EINVAL));
-    // A region can also lie in the last page of the address space, if the address of its end fits a `u64`.
+    // The addresses of a region can also be in the last page of the address space, if the address of its end fits a
+    // `u64`.
     if page + 32 < 4096 {
         assert_eq!(register_iova(&link.right, &memory, 0, u64::MAX - 4095 + page, ALL).map(end), Ok(()));
     }
