@@ -418,7 +418,8 @@ fn a_quiet_connection_is_kept_alive() {
         assert!(timeout(PATIENCE, left.next()).await.unwrap().unwrap().is_err(), "the receive is flushed");
         let end = timeout(PATIENCE, left.closed()).await.unwrap();
         assert!(matches!(end, End::Failed(_)), "{end:?}");
-        // On iWARP the stream ends, and the status depends on the device.
+        // A probe has failed, so the status is that of the probe, not that of a flushed request. On iWARP the stream
+        // ends instead, and the status depends on the device.
         assert!(context().is_iwarp() || end != End::Failed(Status::Flushed), "{end:?}");
         assert_eq!(left.sender.counters().strays, 0, "probes are nobody's strays");
     });
@@ -876,7 +877,7 @@ fn the_receives_come_out_after_the_link_has_named_the_end() {
 #[test]
 fn the_receives_of_a_pair_that_an_uncertain_post_broke_come_out_too() {
     let runtime = runtime();
-    // A device of its own, since the post of a real device does not fail when a test wants that.
+    // This test uses a soft device of its own, because a test cannot make a post fail on a real device.
     let (fabric, domain) = support::own_device!(Fabric::with_profile(Profile::Rxe));
     finish(&runtime, async {
         let world = World::new(domain.clone());

@@ -152,7 +152,7 @@ fn a_drained_pair_changes_its_attributes_and_goes_on() {
         pkey_index: Some(0),
     };
     left.modify(&attr).unwrap();
-    // Soft-RoCE drains again after each change.
+    // Soft-RoCE drains the queue again after each change, so wait for that.
     assert!(left.drained(PATIENCE).unwrap());
     let now = left.query().unwrap();
     assert_eq!(now.state, DeviceState::SendQueueDrain);

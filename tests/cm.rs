@@ -54,7 +54,8 @@ fn two_sides_connect_by_address_and_talk() {
     assert_eq!(connection.peer_address(), Some(at));
     connection.pair.post_send(message(&side.domain, b"hello")).unwrap();
     side.poller.wait(PATIENCE).unwrap().check().unwrap();
-    // Disconnect only after the server's wait has returned: on iWARP, that wait would fail if this side ended earlier.
+    // Disconnect only after the server's `accepting.wait` has returned. On iWARP, that call would fail if this side
+    // ended earlier.
     server_is_up.recv().unwrap();
     let mut ended = connection.disconnect().unwrap();
     ended.pair.drain(&mut side.poller, PATIENCE, drop).unwrap();

@@ -365,11 +365,11 @@ fn a_membership_that_was_lost_does_not_end_the_next_one() {
         }
         member = member.leave().unwrap().join(GROUP).unwrap().wait(PATIENCE).unwrap();
     }
-    // On this fabric a join is done at once. On a manual fabric the join is still in progress when the network ends the
-    // membership, so the join fails.
+    // On this fabric a join is done at once.
     let bound = member.leave().unwrap();
     let joining = bound.join(GROUP).unwrap();
     let Progress::Done(member) = joining.poll().unwrap() else { panic!("not joined") };
+    // On a manual fabric the join is still in progress when the network ends the membership, so the join fails.
     let manual = Fabric::manual();
     let context = Context::open_on(&manual, "dev0").unwrap();
     let channel = Channel::open(&context).unwrap();

@@ -379,8 +379,8 @@ impl Player {
             }
         });
         if context().is_iwarp() {
-            // A receive that is posted while the device moves the pair to Error is perhaps not flushed before the pair
-            // is destroyed.
+            // Destroy the pair before the wait below. A receive that was posted while the device moved the pair to
+            // Error perhaps comes back only after the destroy.
             drop(connection);
         }
         self.has_all_back();

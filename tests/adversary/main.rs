@@ -395,9 +395,9 @@ fn a_number_that_is_given_out_again_is_no_other_pairs() {
         let (mut before, server) = serve(&domain, &shared, &queue, &port);
         let first = server.number();
         let _ = before.post_send(Inline(b"for the first"));
-        // Drop `server` before `before`. Then a device that reuses numbers gives the number of `before` to the next
-        // client, and offers the number of `server` for the next server. The library must refuse this number while
-        // completions of the old server can still come.
+        // Drop the server first, then the client (`before`). A device that reuses numbers then gives the number of the
+        // old client to the next client, and offers the number of the old server for the next server. The library must
+        // refuse the number of the old server while completions of that server can still come.
         drop((server, before));
         let (mut client, server) = serve(&domain, &shared, &queue, &port);
         assert_ne!(server.number(), first, "{profile:?}");
@@ -498,7 +498,8 @@ fn a_failure_that_comes_out_late_breaks_no_other_life() {
                 });
                 look.unwrap();
             }
-            // If a completion is left, it comes out here, before the check.
+            // The poller may still have a completion of the old requests. Take it now, so that the check below covers
+            // it.
             drop(poller.poll().unwrap());
             if let Some(next) = &next {
                 assert_eq!((next.is_broken(), next.first_failure()), (false, None), "{profile:?}, round {round}");

@@ -66,7 +66,7 @@ impl Shop {
                     for success in retired.unsignalled() {
                         self.give(success.into_memory());
                     }
-                    // Forget every fifth `retired`. A later poll returns the forgotten request again.
+                    // Forget every fifth `retired`. The requests that were not taken from it come again.
                     taken += 1;
                     match taken % 5 {
                         0 => std::mem::forget(retired),

@@ -156,7 +156,7 @@ fn what_came_with_the_answer_of_one_is_there_for_all() {
     let port = domain.context().active_port().unwrap();
     let pair = || domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
     let (left, mut right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
-    // `right` is not split, so it has no lane, and its completions stay unclaimed.
+    // `right` is not split, so no sender or receiver claims its completions: `take_unclaimed` returns them.
     let (mut sender, mut receiver) = poller.split(left).unwrap();
     for start in 0..4 {
         receiver.post_receive(domain.buffer(16).unwrap()).unwrap();
@@ -164,7 +164,7 @@ fn what_came_with_the_answer_of_one_is_there_for_all() {
         let [first, mut dropped, mut last] = [(); 3].map(write);
         right.post_send(domain.buffer(8).unwrap()).unwrap();
         block_on(first.unwrap()).unwrap();
-        // Fetch the four completions, and begin with another one in each round.
+        // Fetch the four completions. Each round begins with a different one.
         for step in start..start + 4 {
             match step % 4 {
                 0 => assert!(poller.take_unclaimed().is_some()),

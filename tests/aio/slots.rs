@@ -23,7 +23,7 @@ fn what_a_pair_has_left_is_no_stray_of_the_next_one() {
             block_on(sender.write(domain.buffer(8).unwrap(), &remote).unwrap()).unwrap();
             old.push(kept);
         }
-        old.truncate(2); // those of the first two pairs
+        old.truncate(2); // keeps only the futures of the first two pairs
         drop((left, _receiver, right, _other));
         while poller.take_unclaimed().is_some() {}
     }

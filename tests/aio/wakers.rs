@@ -18,7 +18,8 @@ fn a_waker_that_panics_keeps_nobody_else_asleep() {
     let to_left = tasks.right.0.send(tasks.buffer(b"l")).unwrap();
     let both = async { (to_right.await.is_ok(), to_left.await.is_ok()) };
     let polled = catch_unwind(AssertUnwindSafe(|| driver.block_on(both)));
-    // Either `block_on` above or `poll_once` below meets the panic. The right receiver is woken in any case.
+    // Either `block_on` above or `poll_once` below gets the panic of the left receiver's waker. In both cases the
+    // receiver of `tasks.right` is woken.
     drop(polled);
     assert!(support::eventually(|| {
         let _ = catch_unwind(AssertUnwindSafe(|| poll_once(&mut pin!(tasks.left.1.next()))));
@@ -354,7 +355,7 @@ impl Drop for DropUses {
     }
 }
 
-/// A wait in the line gets its permit while the line has an old waker of it. That one is dropped without the lock.
+/// A wait gets its permit while the line still has an old waker of the wait. That waker is dropped without the lock.
 #[test]
 fn the_last_waker_of_a_wait_in_the_line_is_dropped_without_the_lock() {
     let (done, is_done) = std::sync::mpsc::channel();

@@ -23,7 +23,8 @@ fn what_a_panicking_batch_took_back_never_comes_out_of_the_poller() {
             for buffer in staged {
                 batch.post(WorkRequest::send(buffer)).unwrap();
             }
-            // The poller reads the ledger while the ledger holds requests that were never given to the device.
+            // The ledger now holds two requests that were never given to the device. The poller must return only the
+            // receive and the send from before the batch.
             assert_eq!(all(poller).len(), 2);
             panic!("in the middle of a batch");
         });

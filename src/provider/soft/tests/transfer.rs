@@ -26,7 +26,7 @@ fn messages_are_gathered_and_scattered_over_all_kinds_of_memory() {
         let bytes: Vec<u8> = (0..1600).map(|i| (i * 7) as u8).collect();
         from.set(&bytes);
         let (one, two, three) = (from.sge(1, 1), from.sge(100, 0), from.sge(5, 1301));
-        // A list of more than four entries needs a vector: the device must allocate one for these six.
+        // The soft device keeps at most four entries in the request itself. For these six it needs a vector.
         let into = [to.sge(1599, 1), to.sge(3, 2), to.sge(8, 8), to.sge(17, 700), to.sge(800, 1), to.sge(801, 798)];
         link.right.receive(link.b, 1, &into);
         assert_eq!(link.status(Request::send(2, &[one, two, three])), SUCCESS);
@@ -167,7 +167,8 @@ fn a_pair_can_be_connected_to_itself() {
         assert_eq!(node.completed(), [(1, SUCCESS), (2, SUCCESS)]);
         assert_eq!(region.get(12), b"010123456789");
     }
-    // The pair is its own peer: its bad request moves it to Error, and both its queues are flushed.
+    // The pair is its own peer. As the responder it refuses the write and enters Error. So both its queues are flushed,
+    // and the write comes out as flushed too.
     node.receive(pair, 3, &[]);
     node.send(pair, Request::write(4, &[node.memory(1, 0).sge(0, 8)], &node.memory(1, 0), 0));
     assert_eq!(node.completed(), [(4, FLUSHED), (3, FLUSHED)]);

@@ -133,7 +133,7 @@ fn m2_m3_what_cannot_be_bound() {
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), 8, 16, WRITE), &both);
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), u64::MAX - 3, 8, WRITE), &both);
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), 0, 0, WRITE), &[TWO]);
-    // A window must consist of whole words if its region has no remote rights.
+    // A window must consist of whole aligned words if its region has no remote rights.
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), 4, 8, WRITE), &both);
     refused(&|link, _| bind_info(&link.right.memory(2, LOCAL | BIND), 0, 12, WRITE), &both);
     // A window of type 2 must be invalidated before it is bound again.
@@ -150,7 +150,8 @@ fn m2_m3_what_cannot_be_bound() {
     request.bind.as_mut().unwrap().rkey = rkey_of(link.right.window(TWO));
     link.right.send(link.b, request);
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_MW_BIND_ERR)]);
-    // The window is freed before the bind is executed, and another window gets the same index.
+    // The window is freed before the bind is executed, and another window gets the same index. The bind must not bind
+    // that other window.
     let link = Link::manual();
     let (region, window) = (link.right.memory(1, LOCAL | BIND), link.right.window(TWO));
     link.right.send(link.b, Request::bind(1, window, bind_info(&region, 0, 8, READ)));
@@ -161,6 +162,7 @@ fn m2_m3_what_cannot_be_bound() {
     link.fabric.run();
     assert_eq!(link.right.completed(), [(1, S::IBV_WC_MW_BIND_ERR)]);
     // The region is deregistered before the bind is executed, and another region gets the same index, but another key.
+    // The bind must not use that other region.
     let link = Link::manual();
     let (region, window) = (link.right.memory(1, LOCAL | BIND), link.right.window(TWO));
     link.right.send(link.b, Request::bind(1, window, bind_info(&region, 0, 8, READ)));
