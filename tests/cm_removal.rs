@@ -39,7 +39,8 @@ fn a_removed_device_tells_each_of_its_identifiers() {
     // the command here.
     let mut removal = Command::new("rdma").args(["link", "delete", SPARE]).spawn().unwrap();
     // The kernel ends one side after the other, and the end of the first disconnects the second. So the second may
-    // learn that it is disconnected before it learns of the removal. Both are kept, since a drop would disconnect, too.
+    // learn that it is disconnected before it learns of the removal. The test drops neither side before both have
+    // ended, because a drop would disconnect the other side, too.
     let ends = [&mut of_client, &mut of_server].map(|side| side.wait_end(PATIENCE).unwrap().expect("an end"));
     assert!(ends.iter().any(|end| matches!(end, Cause::DeviceRemoved)), "{ends:?}");
     assert!(ends.iter().all(|end| matches!(end, Cause::DeviceRemoved | Cause::Disconnected)), "{ends:?}");

@@ -153,7 +153,7 @@ fn an_environment_in_which_providers_lie_is_refused() {
     let is_refused = |name: &str| {
         let refused = Context::open("soft0").unwrap_err();
         assert!(matches!(refused, OpenError::ForbiddenEnvironment { variable } if variable == name), "{refused}");
-        // Without `INTERLOCK_DEVICE`, a channel may be the first to use libibverbs.
+        // Without `INTERLOCK_DEVICE`, `Channel::open_default` opens no device, so it must check the environment itself.
         #[cfg(feature = "cm")]
         assert!(matches!(interlock::cm::Channel::open_default().unwrap_err(), interlock::cm::CmError::Open(_)));
     };
@@ -161,7 +161,8 @@ fn an_environment_in_which_providers_lie_is_refused() {
         let name = late.to_str().unwrap();
         let domain = context().checked_domain().unwrap();
         let (queue, _poller) = domain.completion_queue(8).unwrap();
-        // SAFETY: no other thread of this process uses the environment: it runs one test, which has opened its device.
+        // SAFETY: no other thread of this process uses the environment: the process runs only this test, which has
+        // already opened its device.
         unsafe { env::set_var(name, "1") };
         let refused = domain.completion_queue(8).unwrap_err();
         assert_eq!((refused.verb(), refused.errno()), ("ibv_create_cq", libc::EPERM));

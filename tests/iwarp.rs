@@ -55,13 +55,13 @@ fn the_device_is_there_and_its_provider_is_reviewed() {
 fn the_only_gid_is_no_address() {
     let port = context().active_port().unwrap();
     let [row] = port.gids() else { panic!("{:?}", port.gids()) };
-    // tests/rxe/devices gave the interface this name. The last assertion needs a kernel that reports the interface of
-    // a GID entry. Linux 6.1 does not report it.
+    // tests/rxe/devices gave the interface this name.
     let interface = format!("veth-{}", context().name());
     let mac = std::fs::read_to_string(format!("/sys/class/net/{interface}/address")).unwrap();
     let mac: Vec<u8> = mac.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
     assert_eq!(row.gid.0[..6], mac);
     assert_eq!(row.kind, GidKind::Iwarp);
+    // This needs a kernel that reports the interface of a GID entry. Linux 6.1 does not report it.
     assert_eq!(format!("{row}"), format!("{} (iWARP, index 0, {interface})", row.gid));
 }
 

@@ -25,7 +25,7 @@ fn slot(words: Words) -> Slot {
 }
 
 fn entry(number: u64) -> Entry {
-    // The values repeat one word and end with their number. Their lengths differ.
+    // The value of each `number` is different, because it ends with `number`. The repeated word varies its length.
     let value = format!("{}{number}", "value ".repeat(number as usize % 8));
     Entry { key: Key::new(b"key").unwrap(), value: Value::new(value.as_bytes()).unwrap() }
 }
@@ -109,8 +109,8 @@ fn versions_begin_anew_after_the_last() {
     let locked = last.locked_by(Owner::MAX);
     assert_eq!((locked.version(), locked.owner()), (last.0, Some(Owner::MAX)));
     assert_eq!((locked.unlocked(), locked.updated().owner()), (last, None));
-    // The new version is not 0, because 0 means an empty slot. It names the other cell, because the update must not
-    // overwrite the cell that is currently valid.
+    // The new version is not 0, because 0 means an empty slot. The new version names the other cell, because the update
+    // must not overwrite the cell that is currently valid.
     assert_ne!(locked.updated().version(), 0);
     assert_ne!(Slot::cell_of(locked.updated().version()), Slot::cell_of(last.version()));
 }

@@ -223,7 +223,7 @@ fn a_lease_that_the_device_does_not_end_comes_back_exposed() {
     link.left.post_write(filled(&link.domain, 7, 8), &remote).unwrap();
     succeeded(&mut link.poller);
     assert_eq!(lease.load(0).unwrap(), 0x0707_0707_0707_0707);
-    // A dropped lease that the device does not end leaks together with its memory.
+    // If the device refuses to end a dropped lease, the lease leaks together with its memory.
     fabric.inject(busy(1));
     drop(lease);
     link.left.post_write(filled(&link.domain, 8, 8), &remote).unwrap();

@@ -35,7 +35,7 @@ fn a_queue_without_room_says_what_the_whole_pair_needs() {
     };
     assert_eq!(of_receives, NoRoom { needed: 4, free: 2 });
 
-    // With shared receives, the first pair leases room for all of them.
+    // The first pair on a shared receive queue leases room for all receives of that queue.
     let (queue, _poller) = domain.queue(6).unwrap();
     let limits = interlock::shared::SharedLimits { receives: 4, ..Default::default() };
     let all = limits.completions();

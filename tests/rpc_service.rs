@@ -153,7 +153,7 @@ fn a_frame_says_what_was_put_into_it() {
 fn bytes_of_any_form_are_a_frame_or_a_violation() {
     let domain = domain!();
     let (mut random, mut taken, mut refused) = (Random::new(7), 0, 0);
-    // On a real device each buffer is registered by the kernel, which is slow and has no part in this.
+    // On a real device the kernel registers each buffer. That is slow, and this test is not about it.
     for _ in 0..if on_hardware() { 10_000 } else { 100_000 } {
         let mut buffer = domain.buffer(64).unwrap();
         assert!(Frame::write(&mut buffer, Kind::Request, 5, &[1; 20]));
@@ -216,7 +216,8 @@ fn calls_that_give_up_lose_nothing() {
         let world = World::new(domain.clone(), false).await;
         let client = world.client();
         world.service.close_gate();
-        // This call has its answer, so the hello has been answered too.
+        // The hello holds a credit until the server has answered it. Once this call has its answer, the hello has been
+        // answered too.
         assert_eq!(client.call(b"first", PATIENCE).await.as_deref(), Ok(&b"FIRST"[..]));
         for number in 0..CREDITS {
             let call = format!("hold {number}").into_bytes();

@@ -179,14 +179,14 @@ fn refused(attempts: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<Str
     let output = Command::new(env::current_exe().unwrap())
         .args(["--exact", "each_trait_is_sealed_in_each_parameter", "--nocapture"])
         .envs([(ELSEWHERE, folder.as_os_str()), ("TRYBUILD", "overwrite".as_ref())])
-        // The programs are compiled again and again, with a few lines less each time.
+        // The programs are compiled again and again, with a few lines less each time, so incremental builds save time.
         .env("CARGO_INCREMENTAL", "1")
         .output()
         .unwrap();
     assert!(output.status.success(), "one compiles:\n{}", String::from_utf8_lossy(&output.stderr));
     let of_trait = |(name, implementations): (&String, &Vec<String>)| {
         let message = format!("\n{}", fs::read_to_string(folder.join(name).with_extension("stderr")).unwrap());
-        // An error such as a missing item does not come from a seal.
+        // Skip errors that do not come from a seal, such as a missing item.
         let is_seal = |error: &&str| REFUSALS.iter().any(|code| error.starts_with(code));
         let errors: Vec<&str> = message.split("\nerror").filter(is_seal).collect();
         let is_refused = |at: usize| errors.iter().any(|error| error.contains(&format!("{name}.rs:{}:", FIRST + at)));

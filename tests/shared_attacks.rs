@@ -141,7 +141,7 @@ fn a_forgotten_completion_never_frees_the_slot_for_another() {
     }));
     assert_eq!(retired, 1);
     // The poller has taken the request out of its slot, although the program has forgotten the completion. So the next
-    // receive can use the slot. The forgotten completion comes again, and is no completion of that receive.
+    // receive can use the slot. The forgotten completion comes again, but not as the completion of the next receive.
     let next = stage.stock(1)[0];
     stage.message(1);
     let received = stage.received();

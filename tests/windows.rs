@@ -331,7 +331,8 @@ fn the_end_of_a_window_gives_memory_back_where_it_is_a_barrier() {
         let (_rest, memory) = page(&link.domain);
         let bound: BoundWindow<_, K> = bind::<RemoteWrite, _, _>(&mut link, memory);
         let remote = bound.remote().unwrap();
-        // On mlx5, only `ibv_dealloc_mw` is known to end a window of type 1.
+        // On mlx5, only `ibv_dealloc_mw` is known to end a window of type 1, so the library refuses to post a
+        // revocation of that type.
         let is_posted =
             TypeId::of::<K>() == TypeId::of::<Type2>() || link.domain.context().promises().provider() != "mlx5";
         if deviates("C088") || !is_posted {
@@ -417,7 +418,7 @@ fn a_window_is_over_a_whole_region_where_bounds_are_not_kept() {
         let expected = RequestFlaw::WindowOverPart { len_bytes: 64, region_bytes: 4096 };
         assert!(matches!(&error, PostError::Flawed { flaw, .. } if *flaw == expected), "{error}");
         let (window, left) = error.into_request().unwrap();
-        // If only this part is registered, the part is a whole region, and a window over it can be bound.
+        // Register this part once more, by itself. It is now a whole region, so a window over it can be bound.
         let part = link.domain.register::<Windowed<LocalWrite>, _>(left.into_buffer()).unwrap();
         let (_part, memory) = part.split_bindable();
         let bound = rebind::<RemoteWrite, Type2, _>(&mut link, window, memory);
@@ -580,7 +581,7 @@ fn a_window_that_cannot_be_freed_keeps_its_memory() {
     assert_eq!((error.source.verb(), error.source.errno()), ("ibv_dealloc_mw", libc::EBUSY));
     write(&mut link, 7, 8, &remote);
     next(&mut link.poller);
-    // A dropped window that cannot be freed leaks together with its memory, and the peer still reaches the memory.
+    // If a dropped window cannot be freed, it leaks together with its memory, and the peer still reaches the memory.
     fabric.inject(busy(1));
     drop((error.window, rest));
     write(&mut link, 8, 8, &remote);

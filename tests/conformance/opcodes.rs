@@ -77,7 +77,8 @@ fn c062_a_fenced_send_does_not_wait_for_the_read_after_it() {
     link.left.post(WorkRequest::send(message(&link.domain, b"late")).fenced()).unwrap();
     read(&mut link);
     assert!(matches!(next(&mut link.poller).into_work(), Work::Read(_)));
-    // While this thread sleeps, the peer answers receiver-not-ready, perhaps several times.
+    // The peer has no receive for the send yet. While this thread sleeps, the peer answers the send with
+    // receiver-not-ready, perhaps several times.
     std::thread::sleep(WHILE);
     link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap();
     if deviates("C062") {

@@ -134,7 +134,7 @@ fn a_solicited_wait_sleeps_through_timers_and_plain_messages() {
 /// an event, and the program waits again.
 #[test]
 fn a_solicited_arming_after_another_may_be_woken_by_any() {
-    // Soft iWARP forgets the first arming: `siw_notify_cq` of its provider stores the second one over it.
+    // Soft iWARP forgets the first arming: `siw_notify_cq` of its provider overwrites it with the second arming.
     if lacks_need(Need::Arming) {
         return;
     }
@@ -151,7 +151,7 @@ fn a_solicited_arming_after_another_may_be_woken_by_any() {
 #[test]
 fn c134_a_wait_that_is_given_up_loses_nothing() {
     // On a device that completes requests in any order, the unsignalled send of each message has a completion of its
-    // own. The test does not expect that.
+    // own. This test expects only the completion of the receive.
     if lacks_need(Need::Order) {
         return;
     }
@@ -211,7 +211,7 @@ fn a_timeout_reads_as_none_or_as_an_error() {
 /// An edge-triggered loop that takes out events only by arming sees an edge for each new event.
 #[test]
 fn an_edge_triggered_loop_misses_nothing() {
-    // The loop does not wait for sends, so the queues must be deep enough for all messages.
+    // The loop does not wait until its sends are complete, so the send queue must have room for all of them.
     let mut link = link!(32);
     let readiness = link.poller.readiness().unwrap();
     let edges = Edges::of(&readiness);

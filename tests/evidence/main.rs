@@ -551,7 +551,8 @@ fn each_test_of_such_a_program_runs_on_extended_queues_too() {
         programs.entry(program).or_default().push((file.clone(), rust::parse(&file)));
     }
     let mut again = BTreeSet::new();
-    // `extended` is left out: its tests make extended queues anyway, except for one that is about both kinds.
+    // `extended` is left out. Its tests make extended queues anyway, so its `also_extended!` names only one test: the
+    // one that depends on `INTERLOCK_POLLING`.
     for (program, files) in programs.into_iter().filter(|(program, _)| program != "extended") {
         if files.iter().all(|(_, file)| rust::also_extended(file).is_none()) {
             continue;

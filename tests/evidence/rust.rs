@@ -205,7 +205,7 @@ pub(crate) fn has_unsafe(file: &syn::File) -> bool {
             self.0 |= allowed;
         }
         fn visit_macro(&mut self, called: &'ast Macro) {
-            // The tokens of a macro are not parsed, so search them for the word.
+            // The tokens of a macro are not parsed, so search them for the word `unsafe`.
             self.0 |= called.tokens.to_string().split_whitespace().any(|word| word == "unsafe");
         }
     }

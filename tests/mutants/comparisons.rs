@@ -86,10 +86,10 @@ fn without_its_comparison_each_mix_up_passes() {
             .args(["test", "--offline", "--quiet", "--no-default-features", "--features", "soft", "--test", "checked"])
             .args(["--", "--format=pretty", "--test-threads=1"])
             .current_dir(&library)
-            // With the target folder of this program, what the library depends on is already built.
+            // The target folder of this program already contains the built dependencies of the library.
             .env("CARGO_TARGET_DIR", target)
             .env("INTERLOCK_DEVICE", "soft0")
-            // Each mutant differs from the others in a few lines only.
+            // The mutants differ only in a few lines, so incremental builds save time.
             .env("CARGO_INCREMENTAL", "1")
             .output()
             .unwrap();

@@ -104,7 +104,7 @@ fn refusal(mutant: &Mutant, root: &Path, folder: &Path) -> Option<String> {
         .args(["check", "--offline", "--keep-going", "--message-format=short", "--quiet"])
         .current_dir(folder.join("cases"))
         .env("CARGO_TARGET_DIR", folder.join("target"))
-        // Two mutants differ in a few lines only, so incremental builds save time.
+        // The mutants differ only in a few lines, so incremental builds save time.
         .env("CARGO_INCREMENTAL", "1")
         .output()
         .unwrap();
@@ -133,7 +133,8 @@ fn without_its_mechanism_each_case_compiles() {
             scope.spawn(move || {
                 let next = || mutants.lock().unwrap().next();
                 while let Some(mutant) = next() {
-                    // On one line, the lock would be held while the compiler works.
+                    // The compiler works before `survivors` is locked. In one statement with `extend`, the lock would
+                    // be held while the compiler works.
                     let refusal = refusal(mutant, root, &folder);
                     survivors.lock().unwrap().extend(refusal);
                 }

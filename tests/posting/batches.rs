@@ -197,8 +197,8 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
                 before += 1;
             }
             assert_eq!(before, bad);
-            // Now the panic is not caught within the batch, so the batch is aborted. Only what the device already has
-            // is carried out.
+            // Now the panic is not caught within the batch, so the batch is aborted. The device carries out only the
+            // requests that it already has: those of earlier doorbells, 32 each.
             for in_batch in [true, false] {
                 let mut items: Vec<_> = (0..count).map(|at| (message(&domain, &[at; 40]), at)).collect();
                 let panicked = catch_unwind(AssertUnwindSafe(|| {

@@ -67,7 +67,7 @@ fn inline_bytes_arrive_and_stay_the_programs() {
             let target = region.remote().slice(40..64).unwrap();
             let last = link.left.post_write(Inline(&[round as u8; 24]), &target).unwrap();
             let first = next(&mut link.poller);
-            // If `success_of` has not dropped the completion of the send, `next` returns that completion first.
+            // `first` is the completion of the send above, unless `success_of` has already dropped that completion.
             let first = if first.id() == id { first } else { success_of(&mut link.poller, id) };
             assert!(matches!(first.into_work(), Work::Written(PostedMemory::Inline)));
             success_of(&mut link.poller, last);

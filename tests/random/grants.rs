@@ -325,7 +325,8 @@ impl<B: Brand> World<B> {
         macro_rules! end {
             ($lease:expr, $end:ident, $again:expr) => {{
                 if refused && self.device.inject(fails(Verb::DeregMr)) {
-                    // The end failed, so the grant comes back unchanged, and the peer still reaches the memory.
+                    // The device refused to end the grant. So the grant comes back unchanged, and the peer still
+                    // reaches the memory.
                     let grant = $again($lease.$end().unwrap_err().region);
                     return self.live.push(Live { grant, first, words, record });
                 }
@@ -482,7 +483,7 @@ impl<B: Brand> World<B> {
         // certainly not granted.
         let mut last = false;
         let target = match (self.live.get(random.below(self.live.len())), random.below(3)) {
-            // The target is the grant, moved up or down by at least one word. The two can still overlap.
+            // The target is the grant, moved up or down by at least one word. It can still overlap the grant.
             (Some(Live { words, record, .. }), 0) => {
                 let by = 8 * (1 + random.below(*words + 1)) as i64;
                 last = random.one_in(2);
@@ -551,7 +552,8 @@ impl<B: Brand> World<B> {
                 }
             }
         };
-        // A failed device does not end windows together with their pair, so all of them are ended first.
+        // A failed device does not end windows together with their pair, so there all windows are ended first.
+        // Otherwise only some are.
         end_windows(self, random, self.device.fatal.get());
         let (peer, own) = (std::mem::take(&mut self.peer), std::mem::take(&mut self.own));
         if random.one_in(2) {
@@ -652,8 +654,8 @@ impl<B: Brand> Stage<B> for World<B> {
             match result {
                 Ok(_) => {
                     assert_ne!(done, Some(false), "a write succeeds after the memory was taken back without it");
-                    // If the write was already seen in memory, `content` holds it, or later writes that have
-                    // overwritten it.
+                    // If `done` is set, this side has already seen the write in memory. Then `content` already holds
+                    // the write, or later writes that have overwritten it.
                     if done.is_none() {
                         self.content[at..at + words].fill(value);
                     }

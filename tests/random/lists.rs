@@ -439,7 +439,7 @@ impl World {
     fn settle(&mut self, random: &mut Random) {
         for link in 0..LINKS {
             // The completion of an unsignalled send is returned with that of the next signalled request. `flush` posts
-            // such a request.
+            // a signalled request.
             self.until("room", |world| {
                 world.links[link].order[0].len() < LIMITS.sends as usize || world.receive_some(random)
             });

@@ -346,8 +346,8 @@ trait Stage<B: Brand> {
     where
         for<'p> &'p Port: Into<T::InitAttributes>,
     {
-        // A pair on a shared receive queue has no receives of its own. It has perhaps taken shared receives, and the
-        // library must assume that it has.
+        // A pair on a shared receive queue has no receives of its own, but it has perhaps taken shared receives. The
+        // library does not know, so it must refuse the first `into_init`.
         let in_flight = !over(self) || reset.limits().receives == 0;
         let port = self.port().clone();
         match reset.into_init(&port) {

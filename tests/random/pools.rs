@@ -348,11 +348,12 @@ impl World {
             if class.waiters.len() > served {
                 continue;
             }
-            // The buffers from the start stay. A chunk stays if one of its buffers is away.
             let less = class.all - stats.buffers;
             gone += less * class.capacity;
             class.all -= less;
             class.home -= less;
+            // The pool keeps the `count` buffers that it had from the start. It also keeps each chunk that has a buffer
+            // away, or set aside for a waiter.
             let kept = class.away.values().filter(|away| **away > 0).count() + served;
             let most = count as usize + kept * (CHUNK_BYTES / class.capacity).max(1);
             assert!(class.all <= most, "{} of at most {most} buffers", class.all);

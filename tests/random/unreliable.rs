@@ -335,7 +335,7 @@ where
         assert_eq!(pair.is_broken(), model.failed.contains(&true), "{model:?}");
         assert!(!pair.is_broken() || may_fail || model.stopped, "broken for no reason: {model:?}");
         // A failed receive stops the sends and the receives of a pair, and a failed send only the sends. A shared
-        // receive is posted to no pair.
+        // receive is posted to no pair, so no broken pair refuses it.
         let broken = !shared && (model.failed[1] || queue == 0 && model.failed[0]);
         let expected = self.device.expect(random, verb, broken, full);
         let mut buffer = if what == What::Receive { self.receivers.take() } else { self.senders.take() };
@@ -532,7 +532,8 @@ where
                 let arrived = model.last.get(&lives[0]).copied() > before;
                 let receives = if K::SHARES { world.shared_in_flight() as u64 } else { model.posted[1] - model.out[1] };
                 // On a device that is not stepped, a send completes when its message has left the device. So perhaps an
-                // earlier message was still under way, and has taken the receive. Then post both again.
+                // earlier message was still under way, and has taken the receive. Then post a receive and a message
+                // again.
                 if !arrived && receives == 0 && world.device.stepped.is_none() {
                     world.post(random, target, What::Receive);
                     world.post_to(random, end, target, What::Message);

@@ -131,9 +131,9 @@ impl World {
         let (bytes, data) = said(random, number, ConnectData::raw, ConnectData::framed, 56);
         let (depths, parameters) = parameters(random);
         let fails = self.fail_one(random, &[Verb::RdmaConnect]);
-        // The fault must hit only the request of this attempt, so all earlier messages must arrive first.
         let is_hit = fails.is_none() && random.one_in(8) && self.fabric.is_some() && !self.is_removed;
         if is_hit {
+            // The fault must hit only the request of this attempt, so all earlier messages must arrive first.
             self.settle();
         }
         let is_lost = is_hit && random.one_in(2);
