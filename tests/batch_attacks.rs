@@ -329,7 +329,7 @@ fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
                                 Deed::Destroys => pair.destroy().unwrap(),
                                 Deed::Resets => match pair.into_reset() {
                                     Ok(pair) => drop(pair),
-                                    Err(error) => assert!(support::lacks(support::Promise::Reset), "{error}"),
+                                    Err(error) => assert!(!domain.context().promises().pairs_can_be_reset(), "{error}"),
                                 },
                                 Deed::Panics => panic!("in the program's code"),
                                 Deed::Forgets => kept = Some(pair),

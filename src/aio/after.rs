@@ -1,6 +1,6 @@
 //! What must run after a lock was released: wakers, and drops of memory.
 
-use crate::completion::{Completion, Gone};
+use crate::completion::{Completion, Leftover};
 use arrayvec::ArrayVec;
 use std::task::Waker;
 
@@ -23,7 +23,7 @@ enum Todo<B> {
     WakeAll(Vec<Waker>),
     DropWaker(#[allow(dead_code, reason = "is dropped")] Waker),
     DropCompletion(#[allow(dead_code, reason = "is dropped")] Completion<B>),
-    DropGone(#[allow(dead_code, reason = "is dropped")] Gone),
+    DropLeftover(#[allow(dead_code, reason = "is dropped")] Leftover),
 }
 
 impl<B> After<B> {
@@ -61,8 +61,8 @@ impl<B> After<B> {
     }
 
     /// Drops what the poller has no more use for.
-    pub(super) fn drop_gone(&mut self, gone: Gone) {
-        self.push(Todo::DropGone(gone));
+    pub(super) fn drop_leftover(&mut self, leftover: Leftover) {
+        self.push(Todo::DropLeftover(leftover));
     }
 
     fn push(&mut self, todo: Todo<B>) {

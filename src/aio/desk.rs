@@ -110,7 +110,7 @@ enum Attempt<R> {
 
 impl<B> Desk<B> {
     pub(super) fn new(mut poller: Poller<B>) -> Self {
-        poller.keep_gone();
+        poller.keep_leftovers();
         let lanes = Lanes::new(poller.queue().capacity() as usize);
         Self {
             state: Mutex::new(State {
@@ -654,9 +654,9 @@ impl<B> State<B> {
     fn poll(&mut self, after: &mut After<B>) -> Result<Option<Completion<B>>, PollError> {
         let polled = self.poller.poll();
         while after.has_room()
-            && let Some(gone) = self.poller.take_gone()
+            && let Some(leftover) = self.poller.take_leftover()
         {
-            after.drop_gone(gone);
+            after.drop_leftover(leftover);
         }
         polled
     }
@@ -684,7 +684,8 @@ impl<B> State<B> {
         }
     }
 
-    /// Arms the queue, if it is not armed. False if a completion was found, which then is in its place.
+    /// Arms the queue, if it is not armed. False if the caller must poll again: a completion was found, which then is
+    /// in its place, or the poller has something left over.
     fn arm(&mut self, after: &mut After<B>) -> Result<bool, WaitError> {
         if self.is_armed {
             return Ok(true);
@@ -696,7 +697,7 @@ impl<B> State<B> {
             }
             Armed::Empty => {
                 self.is_armed = true;
-                Ok(true)
+                Ok(!self.poller.has_leftovers())
             }
         }
     }

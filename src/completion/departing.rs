@@ -34,13 +34,13 @@ pub(crate) struct Remains {
     /// The work queues on this completion queue that the destroy has ended. A work queue on another completion queue
     /// was sent to that queue's poller instead.
     pub(crate) orphans: [Option<Orphan>; 2],
-    /// The other completion queue.
-    pub(crate) gone: Option<Gone>,
+    /// The other completion queue; `None` if the pair completed on one queue.
+    pub(crate) leftover: Option<Leftover>,
 }
 
 /// Something that the poller has no more use for. If it is the last handle, its drop also drops memory of the program,
 /// which may run code of the program.
-pub(crate) type Gone = Box<dyn Send + Sync>;
+pub(crate) type Leftover = Box<dyn Send + Sync>;
 
 /// The time between two calls that ask a device to flush.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(20);

@@ -13,7 +13,7 @@ mod unmatched;
 
 use super::completion::{Completion, Ended};
 use super::control::Control;
-use super::departing::{Departure, Gone};
+use super::departing::{Departure, Leftover};
 use super::message::Orphan;
 use super::out_of_order::OutOfOrder;
 use super::queue::CqInner;
@@ -51,11 +51,11 @@ pub(super) struct PollerParts {
 
 impl Finish for PollerParts {
     fn finish(mut self) {
-        // The owner of the next poller perhaps never calls `take_gone`, so from now on the state must keep nothing for
-        // that call. Drop `gone` only after `park`: the drop can run code of the program, and so can panic.
-        let gone = self.state.keep_no_gone();
+        // The owner of the next poller perhaps never calls `take_leftover`, so from now on the state must keep nothing
+        // for that call. Drop what was kept only after `park`: the drop can run code of the program, and so can panic.
+        let kept = self.state.stop_keeping();
         self.queue.park(self.state);
-        drop(gone);
+        drop(kept);
     }
 }
 
@@ -195,16 +195,22 @@ impl<B> Poller<B> {
         self.parts.state.has_leaked()
     }
 
-    /// Keeps what the poller has no more use for, until [`take_gone`](Self::take_gone).
+    /// Keeps what the poller has no more use for, until [`take_leftover`](Self::take_leftover).
     #[cfg(feature = "aio")]
-    pub(crate) fn keep_gone(&mut self) {
-        self.parts.state.keep_gone();
+    pub(crate) fn keep_leftovers(&mut self) {
+        self.parts.state.keep_leftovers();
+    }
+
+    /// Whether something was kept.
+    #[cfg(feature = "aio")]
+    pub(crate) fn has_leftovers(&self) -> bool {
+        self.parts.state.has_leftovers()
     }
 
     /// Something that was kept, to be dropped without a lock.
     #[cfg(feature = "aio")]
-    pub(crate) fn take_gone(&mut self) -> Option<Gone> {
-        self.parts.state.take_gone()
+    pub(crate) fn take_leftover(&mut self) -> Option<Leftover> {
+        self.parts.state.take_leftover()
     }
 
     /// How many completions named no request in flight, and were dropped. If this is not 0, the provider is wrong, or
@@ -268,9 +274,9 @@ pub(super) struct PollState {
     unknown: u64,
     /// Whether the completion queue has failed, or may not be polled any more.
     failed: bool,
-    /// What the poller has no more use for, if it is [kept](Self::keep_gone).
-    gone: Vec<Gone>,
-    keeps_gone: bool,
+    /// What the poller has no more use for, if it is [kept](Self::keep_leftovers).
+    leftovers: Vec<Leftover>,
+    keeps_leftovers: bool,
 }
 
 impl PollState {
@@ -287,8 +293,8 @@ impl PollState {
             waiting_orphans: Vec::new(),
             unknown: 0,
             failed: false,
-            gone: Vec::new(),
-            keeps_gone: false,
+            leftovers: Vec::new(),
+            keeps_leftovers: false,
         }
     }
 
@@ -298,23 +304,27 @@ impl PollState {
         self.has_leaked
     }
 
-    /// From now on, keeps each [`Gone`], whose drop may run code of the program: a caller that polls under a lock must
-    /// not do that.
-    #[cfg(feature = "aio")]
-    pub(super) fn keep_gone(&mut self) {
-        self.keeps_gone = true;
+    /// From now on, keeps each [`Leftover`] until somebody takes it, since its drop may run code of the program.
+    pub(super) fn keep_leftovers(&mut self) {
+        self.keeps_leftovers = true;
     }
 
-    /// From now on, keeps none of that, and returns what was kept.
-    fn keep_no_gone(&mut self) -> Vec<Gone> {
-        self.keeps_gone = false;
-        mem::take(&mut self.gone)
+    /// From now on, keeps no [`Leftover`]. Returns those that were kept.
+    pub(super) fn stop_keeping(&mut self) -> Vec<Leftover> {
+        self.keeps_leftovers = false;
+        mem::take(&mut self.leftovers)
+    }
+
+    /// Whether something was kept.
+    #[cfg(feature = "aio")]
+    pub(super) fn has_leftovers(&self) -> bool {
+        !self.leftovers.is_empty()
     }
 
     /// Something that was kept.
     #[cfg(feature = "aio")]
-    pub(super) fn take_gone(&mut self) -> Option<Gone> {
-        self.gone.pop()
+    pub(super) fn take_leftover(&mut self) -> Option<Leftover> {
+        self.leftovers.pop()
     }
 
     /// The polling end of the completion queue, which also arms and resizes it.

@@ -146,8 +146,8 @@ pub enum TakeEventsError {
     Taken,
     /// On this provider, [`Promises::has_events`](crate::device::Promises::has_events) is false.
     #[error(
-        "the asynchronous events of this device are not used, since to take one may do harm with its provider, or its \
-         provider was not reviewed: do without them, as completions report failures too (see docs/providers.md)"
+        "taking an asynchronous event could do harm with the provider of this device, or nobody has reviewed the \
+         provider: rely on completions, and query the port (see docs/providers.md)"
     )]
     NotOnThisProvider,
 }

@@ -24,7 +24,7 @@ use std::env;
 /// # let context = interlock::Context::open("soft0")?;
 /// let promises = context.promises();
 /// assert_eq!(promises.provider(), "soft");
-/// assert!(promises.are_reviewed() && promises.reset_is_a_barrier());
+/// assert!(promises.are_reviewed() && promises.pairs_can_be_reset());
 /// println!("{promises:#?}");
 /// # Ok::<(), interlock::error::OpenError>(())
 /// ```
@@ -36,8 +36,10 @@ pub struct Promises {
     pub(crate) retires_prefix: bool,
     /// A post that fails and points `bad_wr` at a request has not queued that request, nor later ones.
     pub(crate) refusal_is_sure: bool,
-    /// A move to Reset that returns 0 ends every access of the device, even if requests were in flight.
-    pub(crate) reset_is_barrier: bool,
+    /// A move to Reset that returns 0 ends every access of the device, even if requests were in flight. A pair that
+    /// leaves Reset or Send Queue Error is then like a new one: no poll completes a later request because of what
+    /// happened to the pair before.
+    pub(crate) pairs_can_be_reset: bool,
     /// When a queue pair may be destroyed.
     pub(crate) teardown: Teardown,
     /// A failed destroy leaves the object unchanged, so it can be tried again.
@@ -91,10 +93,11 @@ impl Promises {
         self.refusal_is_sure
     }
 
-    /// Whether [`into_reset`](crate::QueuePair::into_reset) ends the requests in flight. If not, it is refused while
-    /// any request is in flight.
-    pub fn reset_is_a_barrier(&self) -> bool {
-        self.reset_is_barrier
+    /// Whether a queue pair can be moved to Reset, which ends its requests in flight, and be used again. If not,
+    /// [`into_reset`](crate::QueuePair::into_reset) is refused, and so is
+    /// [`resume`](crate::QueuePair::resume) from Send Queue Error: destroy such a pair, and create another.
+    pub fn pairs_can_be_reset(&self) -> bool {
+        self.pairs_can_be_reset
     }
 
     /// Whether a queue pair ends as soon as the program drops or destroys it. If not, the [`Poller`](crate::Poller) of
@@ -294,7 +297,7 @@ pub(crate) const UNREVIEWED: Promises = Promises {
     name: "not reviewed",
     retires_prefix: false,
     refusal_is_sure: false,
-    reset_is_barrier: false,
+    pairs_can_be_reset: false,
     teardown: Teardown::Polled,
     destroy_may_be_retried: false,
     shared: Shared::No,
@@ -313,7 +316,7 @@ pub(crate) const SOFT: Promises = Promises {
     name: "soft",
     retires_prefix: true,
     refusal_is_sure: true,
-    reset_is_barrier: true,
+    pairs_can_be_reset: true,
     teardown: Teardown::Anytime,
     destroy_may_be_retried: true,
     shared: Shared::Yes,
@@ -332,7 +335,7 @@ pub(crate) const RXE: Promises = Promises {
     name: "rxe",
     retires_prefix: true,
     refusal_is_sure: true,
-    reset_is_barrier: true,
+    pairs_can_be_reset: true,
     teardown: Teardown::Anytime,
     destroy_may_be_retried: true,
     shared: Shared::Yes,
@@ -362,7 +365,7 @@ pub(crate) const MLX5: Promises = Promises {
     name: "mlx5",
     retires_prefix: true,
     refusal_is_sure: true,
-    reset_is_barrier: true,
+    pairs_can_be_reset: true,
     teardown: Teardown::PolledIfShared,
     destroy_may_be_retried: true,
     shared: Shared::With("MLX5_SCATTER_TO_CQE", "0"),
@@ -381,7 +384,7 @@ pub(crate) const MLX4: Promises = Promises {
     name: "mlx4",
     retires_prefix: true,
     refusal_is_sure: true,
-    reset_is_barrier: true,
+    pairs_can_be_reset: true,
     teardown: Teardown::PolledIfShared,
     destroy_may_be_retried: true,
     shared: Shared::Yes,
@@ -500,7 +503,7 @@ mod tests {
         let columns: [(&str, Cell); 13] = [
             ("a completion also completes the sends before it", |row| yes_or_no(row.retires_prefix)),
             ("a named refusal is not queued", |row| yes_or_no(row.refusal_is_sure)),
-            ("Reset is a barrier", |row| yes_or_no(row.reset_is_barrier)),
+            ("pairs can be reset", |row| yes_or_no(row.pairs_can_be_reset)),
             ("pairs are destroyed", |row| {
                 match row.teardown {
                     Teardown::Anytime => "at any time",

@@ -191,16 +191,13 @@ pub enum TransitionFailure {
          docs/failures.md#uncertain)"
     )]
     Uncertain,
-    /// Requests are in flight, and a reset does not prove that this provider's devices are done with them.
+    /// With this provider, a pair that was reset, or that has left Send Queue Error, is not like a new one.
     #[error(
-        "{sends} sends and {receives} receives are in flight, and with this provider ({provider}) a reset may not end them: \
-         call `into_error` and `drain` first, or destroy the queue pair (see docs/failures.md#reset-in-flight)"
+        "with this provider ({provider}) a queue pair cannot be used again after a reset or a failed send queue, because \
+         later requests could complete too early: destroy the queue pair and create another (see \
+         docs/failures.md#used-once)"
     )]
-    ResetInFlight {
-        /// Sends, writes, reads and atomics in flight.
-        sends: u32,
-        /// Receives in flight.
-        receives: u32,
+    UsedOnce {
         /// The name of the provider, as far as it is known.
         provider: &'static str,
     },
@@ -302,7 +299,7 @@ impl<Q> fmt::Debug for DestroyError<Q> {
 
 /// Requests were still in flight at the deadline. [`destroy`](crate::QueuePair::destroy) brings their memory back, and
 /// so does [`into_reset`](crate::QueuePair::into_reset) if
-/// [`reset_is_a_barrier`](crate::device::Promises::reset_is_a_barrier) is true.
+/// [`pairs_can_be_reset`](crate::device::Promises::pairs_can_be_reset) is true.
 #[derive(Debug, thiserror::Error)]
 #[error("{sends} sends and {receives} receives were not flushed{} (see docs/failures.md#undrained)", until(.source, *.timeout))]
 pub struct Undrained {

@@ -2,7 +2,7 @@
 
 use super::attributes::Modify;
 use super::places::Places;
-use crate::completion::{CqInner, Departing, Gone, Orphan, Remains};
+use crate::completion::{CqInner, Departing, Orphan, Remains};
 use crate::domain::DomainInner;
 use crate::inflight::{PairStatus, Quiescent, RawPair, ReceiveQueue, SendQueue, SharedCore, polling_lock};
 use crate::provider::reviewed::Teardown;
@@ -17,7 +17,7 @@ pub(super) struct DepartingPair {
     pub(super) places: Places,
     /// The completion queue of the pair's sends, if its receives complete on another. (Suppose each of two completion
     /// queues keeps a departing pair whose sends complete on the other queue. Then the two keep each other alive until
-    /// one of them is polled.)
+    /// one of them is polled. If neither has a poller or a handle any more, both are leaked.)
     pub(super) sends_on: Option<Arc<CqInner>>,
     pub(super) status: Arc<PairStatus>,
     /// The shared receive queue must outlive the pair, so this field comes after `raw`.
@@ -59,17 +59,17 @@ impl Departing for DepartingPair {
 
     fn into_remains(self: Box<Self>, quiescent: &Quiescent) -> Remains {
         let Self { raw, places: Places { send, receive }, sends_on, .. } = *self;
-        // `raw` goes first, since it holds both completion queues: `sends_on` is perhaps the last reference to one of
-        // them, and the caller may drop it at once. The shared receive queue stays in `self` until the end of this
-        // function, so it outlives `raw`.
+        // `raw` goes first, since it has references to the raw handles of both completion queues: `sends_on` is perhaps
+        // the last other reference, and a completion queue whose handle somebody still has is leaked. The shared
+        // receive queue stays in `self` until the end of this function, so it outlives `raw`.
         drop(raw);
         let [send, receive] =
             [send, receive].map(|place| Orphan { place, keeps_lease: None, quiescent: quiescent.clone() });
         match sends_on {
-            None => Remains { orphans: [Some(send), Some(receive)], gone: None },
+            None => Remains { orphans: [Some(send), Some(receive)], leftover: None },
             Some(queue) => {
                 queue.orphan(send);
-                Remains { orphans: [None, Some(receive)], gone: Some(Box::new(queue) as Gone) }
+                Remains { orphans: [None, Some(receive)], leftover: Some(Box::new(queue)) }
             }
         }
     }

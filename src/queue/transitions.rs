@@ -134,10 +134,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// [`ResetInFlight`](crate::error::TransitionFailure::ResetInFlight) and
-    /// [`ResetShared`](crate::error::TransitionFailure::ResetShared): with this provider, a reset does not end requests
-    /// in flight. [`TransitionFailure::NoSlot`]; [`TransitionFailure::NotOnIwarp`]; or the device refused. On soft-RoCE
-    /// the pair may be in Reset in spite of an error: reset it again, or destroy it.
+    /// [`TransitionFailure::UsedOnce`] and [`TransitionFailure::ResetShared`]: with this provider, no pair is reset, or
+    /// none on a shared receive queue. [`TransitionFailure::NoSlot`]; [`TransitionFailure::NotOnIwarp`]; or the device
+    /// refused. On soft-RoCE the pair may be in Reset in spite of an error: reset it again, or destroy it.
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_reset(mut self) -> Result<QueuePair<B, Reset, T>, TransitionError<Self>> {
         match self.inner.reset() {
@@ -452,8 +451,8 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueError, T> {
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::Undrained`]: sends are still in flight; [`TransitionFailure::Uncertain`]; or the device
-    /// refused.
+    /// [`TransitionFailure::Undrained`]: sends are still in flight; [`TransitionFailure::Uncertain`];
+    /// [`TransitionFailure::UsedOnce`]: with this provider, no pair is used again; or the device refused.
     #[doc(alias = "ibv_modify_qp")]
     pub fn resume(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
         let sends = self.sends_in_flight();
@@ -462,6 +461,9 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueError, T> {
         }
         if self.inner.core.is_poisoned() {
             return self.fail(TransitionFailure::Uncertain);
+        }
+        if let Err(source) = self.inner.core.can_be_used_again() {
+            return self.fail(source);
         }
         let pair = self.transition(Modify::to(raw_state::IBV_QPS_RTS))?;
         pair.inner.core.forget_failures();

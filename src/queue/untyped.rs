@@ -99,7 +99,7 @@ impl UntypedPair {
         let Some(core) = Arc::get_mut(&mut self.core) else {
             return Err(verb(VerbError::new("ibv_modify_qp", libc::EBUSY)));
         };
-        core.can_be_reset(drained, self.send.outstanding(), self.receive.outstanding())?;
+        core.can_be_reset()?;
         let psn = core.psn_after_reset();
         // `drained` says nothing about shared receives: the device does not tell how many of them it has started to
         // fill for this pair.
@@ -122,7 +122,7 @@ impl UntypedPair {
             return Err(TransitionFailure::NoSlot);
         };
         let reset = core.reset().and_then(|quiescent| {
-            // `quiescent` is never `None`: `can_be_reset` has checked that a reset is a barrier on this provider, and
+            // `quiescent` is never `None`: `can_be_reset` has checked that pairs can be reset with this provider, and
             // such a reset returns the proof.
             quiescent.ok_or(VerbError::new("ibv_modify_qp", libc::EIO))
         });
@@ -164,22 +164,25 @@ impl PairCore {
         reset(&self.raw, &self.domain)
     }
 
-    /// Checks that a reset of the pair proves that the device is done with its requests. `sends` and `receives` are in
-    /// flight; both are 0 if `drained`.
-    fn can_be_reset(&self, drained: bool, sends: u32, receives: u32) -> Result<(), TransitionFailure> {
+    /// Checks that a reset of the pair proves that the device is done with its requests, and that the pair can be used
+    /// again.
+    fn can_be_reset(&self) -> Result<(), TransitionFailure> {
         if self.domain.context.is_iwarp() {
             return Err(TransitionFailure::NotOnIwarp(NotOnIwarp::Reset));
         }
+        self.can_be_used_again()?;
         let promises = self.domain.context.promises();
-        // Perhaps the device has started to fill shared receives for this pair, and it does not tell which. So the
-        // reset must be a barrier. If `teardown` is not `Anytime`, a reset loses completions of shared receives.
-        if self.shared.is_some() && (promises.teardown != Teardown::Anytime || !promises.reset_is_barrier) {
+        // If `teardown` is not `Anytime`, a reset loses completions of shared receives.
+        if self.shared.is_some() && promises.teardown != Teardown::Anytime {
             return Err(TransitionFailure::ResetShared { provider: promises.name });
         }
-        if drained || promises.reset_is_barrier {
-            return Ok(());
-        }
-        Err(TransitionFailure::ResetInFlight { sends, receives, provider: promises.name })
+        Ok(())
+    }
+
+    /// Checks that the pair is like a new one when it leaves Reset or Send Queue Error.
+    pub(crate) fn can_be_used_again(&self) -> Result<(), TransitionFailure> {
+        let promises = self.domain.context.promises();
+        if promises.pairs_can_be_reset { Ok(()) } else { Err(TransitionFailure::UsedOnce { provider: promises.name }) }
     }
 
     /// Whether only the poller may destroy the pair, because the provider allows no destroy at another time.

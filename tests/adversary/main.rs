@@ -10,10 +10,11 @@ mod scopes;
 mod threads;
 mod verbs;
 
-use interlock::error::{CreateError, TakeEventsError};
+use interlock::error::{CreateError, TakeEventsError, TransitionFailure};
 use interlock::memory::BufferList;
 use interlock::shared::{Messages, SharedLimits, SharedReceiveQueue};
 use interlock::soft::{Fabric, Fault, Profile, Verb};
+use interlock::state::DeviceState;
 use interlock::transport::OnShared;
 use interlock::{
     Buffer, CompletionQueue, Context, Inline, Limits, Poller, Port, PostError, ProtectionDomain, QueuePair,
@@ -472,44 +473,44 @@ fn a_plain_message_brings_no_immediate_of_another() {
 /// even if the failure comes out only then.
 #[test]
 fn a_failure_that_comes_out_late_breaks_no_other_life() {
-    for profile in [Profile::Efa, Profile::Adversary(0)] {
-        let (_fabric, domain, port) = stage!(profile);
-        let (queue, mut poller) = domain.completion_queue(64).unwrap();
-        let mut lives = 0;
-        for round in 0..if cfg!(miri) { 3 } else { 40 } {
-            let mut pair = domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
-            for _ in 0..6 {
-                pair.post_receive(domain.buffer(8).unwrap()).unwrap();
-            }
-            let mut pair = Some(pair.into_error().unwrap());
-            let (mut next, mut forgets) = (None, round % 2 == 1);
-            let deadline = Instant::now() + PATIENCE;
-            while pair.as_ref().is_some_and(|pair| pair.receives_in_flight() != 0) && Instant::now() < deadline {
-                let look = poller.poll_retired(|retired| {
-                    if let Some(drained) = pair.take_if(|pair| pair.receives_in_flight() == 0) {
-                        next = Some(drained.into_reset().unwrap().into_init(&port).unwrap());
-                        // The pair has been reset by now. If this completion is forgotten, `poll_retired` gives it to
-                        // this closure again.
-                        if std::mem::take(&mut forgets) {
-                            return std::mem::forget(retired);
-                        }
-                    }
-                    drop(retired);
-                });
-                look.unwrap();
-            }
-            // The poller may still have a completion of the old requests. Take it now, so that the check below covers
-            // it.
-            drop(poller.poll().unwrap());
-            if let Some(next) = &next {
-                assert_eq!((next.is_broken(), next.first_failure()), (false, None), "{profile:?}, round {round}");
-                lives += 1;
-            }
-            drop((pair, next));
-            poll_until(profile, &mut poller, drop, || queue.room() == queue.capacity());
+    // On this adversary, requests complete in any order, and pairs can be reset.
+    let profile = Profile::Adversary(42);
+    let (_fabric, domain, port) = stage!(profile);
+    let (queue, mut poller) = domain.completion_queue(64).unwrap();
+    let mut lives = 0;
+    for round in 0..if cfg!(miri) { 3 } else { 40 } {
+        let mut pair = domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
+        for _ in 0..6 {
+            pair.post_receive(domain.buffer(8).unwrap()).unwrap();
         }
-        assert_ne!(lives, 0, "{profile:?}: nothing came in another order");
+        let mut pair = Some(pair.into_error().unwrap());
+        let (mut next, mut forgets) = (None, round % 2 == 1);
+        let deadline = Instant::now() + PATIENCE;
+        while pair.as_ref().is_some_and(|pair| pair.receives_in_flight() != 0) && Instant::now() < deadline {
+            let look = poller.poll_retired(|retired| {
+                if let Some(drained) = pair.take_if(|pair| pair.receives_in_flight() == 0) {
+                    next = Some(drained.into_reset().unwrap().into_init(&port).unwrap());
+                    // The pair has been reset by now. If this completion is forgotten, `poll_retired` gives it to
+                    // this closure again.
+                    if std::mem::take(&mut forgets) {
+                        return std::mem::forget(retired);
+                    }
+                }
+                drop(retired);
+            });
+            look.unwrap();
+        }
+        // The poller may still have a completion of the old requests. Take it now, so that the check below covers
+        // it.
+        drop(poller.poll().unwrap());
+        if let Some(next) = &next {
+            assert_eq!((next.is_broken(), next.first_failure()), (false, None), "{profile:?}, round {round}");
+            lives += 1;
+        }
+        drop((pair, next));
+        poll_until(profile, &mut poller, drop, || queue.room() == queue.capacity());
     }
+    assert_ne!(lives, 0, "{profile:?}: nothing came in another order");
 }
 
 /// Runs `f` while another thread polls the completion queue.
@@ -526,10 +527,31 @@ fn beside_polls<B: interlock::Brand>(poller: &mut Poller<B>, f: impl FnOnce()) {
     });
 }
 
+/// With some providers, requests of a pair that is used again could complete before the device has executed them.
+#[test]
+fn a_pair_is_used_once_where_its_provider_needs_that() {
+    for profile in profiles().into_iter().chain([Profile::Irdma, Profile::Efa]) {
+        let (fabric, domain, port) = stage!(profile);
+        let (queue, _poller) = domain.completion_queue(64).unwrap();
+        let is_once = !domain.context().promises().pairs_can_be_reset();
+        assert!(is_once || !matches!(profile, Profile::BnxtRe | Profile::Hns | Profile::Irdma | Profile::Efa));
+        let pair = domain.reliable(&queue, &LIMITS).unwrap().into_init(&port).unwrap();
+        match pair.into_error().unwrap().into_reset() {
+            Ok(pair) => assert!(!is_once && pair.into_init(&port).is_ok(), "{profile:?}"),
+            Err(error) => {
+                assert!(is_once && matches!(error.source, TransitionFailure::UsedOnce { .. }), "{profile:?}: {error}");
+                assert_eq!(error.queue_pair.query_state().unwrap(), DeviceState::Error);
+            }
+        }
+        assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}");
+    }
+}
+
 /// Some providers change a pair during a poll without the lock that a reset of the pair takes.
 #[test]
 fn a_drained_pair_is_not_reset_in_the_middle_of_a_poll() {
-    for profile in [Profile::BnxtRe, Profile::Hns, Profile::Irdma, Profile::Efa, Profile::Adversary(0)] {
+    // Only the poller destroys the pairs of these adversaries, and pairs can be reset.
+    for profile in [18, 42, 58].map(Profile::Adversary) {
         let (fabric, domain, port) = stage!(profile);
         let (queue, mut poller) = domain.completion_queue(64).unwrap();
         beside_polls(&mut poller, || {

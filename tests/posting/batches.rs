@@ -462,6 +462,8 @@ fn requests_without_completions_come_back_by_a_drain() {
         left.drain(&mut link.poller, PATIENCE, |completion| out.push(completion.id())).unwrap();
         assert_eq!(out, ids);
         assert_eq!((left.sends_in_flight(), link.poller.unknown_completions()), (0, 0));
-        let _left = left.into_reset().unwrap().into_init(&link.port).unwrap();
+        if domain.context().promises().pairs_can_be_reset() {
+            let _left = left.into_reset().unwrap().into_init(&link.port).unwrap();
+        }
     }
 }

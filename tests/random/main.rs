@@ -317,7 +317,8 @@ trait Stage<B: Brand> {
             }
             pair = errored.into();
         }
-        if fatal || random.one_in(3) {
+        let may_reset = self.device().context.promises().pairs_can_be_reset();
+        if fatal || !may_reset || random.one_in(3) {
             match pair {
                 AnyQueuePair::ReadyToSend(pair) => pair.destroy().unwrap(),
                 AnyQueuePair::SendQueueError(pair) => pair.destroy().unwrap(),

@@ -4,7 +4,7 @@
 //! completes on an armed queue. If nobody wakes a task, loom reports a deadlock.
 #![cfg_attr(not(test), allow(dead_code, reason = "only the models complete requests"))]
 
-use crate::completion::{Armed, Completion, Gone, PollError, WaitError, WakeFor};
+use crate::completion::{Armed, Completion, Leftover, PollError, WaitError, WakeFor};
 use crate::device::CompletionQueueId;
 use crate::domain::DomainId;
 use crate::inflight::WorkId;
@@ -114,9 +114,13 @@ impl<B> Poller<B> {
         0
     }
 
-    pub(super) fn keep_gone(&mut self) {}
+    pub(super) fn keep_leftovers(&mut self) {}
 
-    pub(super) fn take_gone(&mut self) -> Option<Gone> {
+    pub(super) fn has_leftovers(&self) -> bool {
+        false
+    }
+
+    pub(super) fn take_leftover(&mut self) -> Option<Leftover> {
         None
     }
 

@@ -3,7 +3,7 @@
 
 use super::PollState;
 use crate::completion::control::Control;
-use crate::completion::departing::{Departure, Gone, Remains};
+use crate::completion::departing::{Departure, Leftover, Remains};
 use crate::completion::message::{Orphan, Place};
 use crate::completion::out_of_order::OutOfOrder;
 use crate::completion::retired::Retirement;
@@ -46,7 +46,7 @@ impl PollState {
             }
             if let Some(Orphan { place, keeps_lease, .. }) = self.ready_orphans.pop() {
                 let shared = control.room().release(Place { next, ..place }, keeps_lease.is_none());
-                self.let_go(shared.map(|shared| Box::new(shared) as Gone));
+                self.let_go(shared.map(|shared| Box::new(shared) as Leftover));
                 if let Some(unsettled) = keeps_lease {
                     unsettled.fetch_sub(1, Ordering::Release);
                 }
@@ -77,9 +77,9 @@ impl PollState {
     fn destroy(&mut self, mut departing: Departure) {
         match departing.pair.destroy() {
             Ok(quiescent) => {
-                let Remains { orphans, gone } = departing.pair.into_remains(&quiescent);
+                let Remains { orphans, leftover } = departing.pair.into_remains(&quiescent);
                 self.ready_orphans.extend(orphans.into_iter().flatten());
-                self.let_go(gone);
+                self.let_go(leftover);
             }
             Err(error) => {
                 departing.pair.leak(error);
@@ -89,15 +89,16 @@ impl PollState {
     }
 
     /// Drops what the poller has no more use for, or keeps it for a caller who may not drop it now.
-    fn let_go(&mut self, gone: Option<Gone>) {
-        if self.keeps_gone {
-            self.gone.extend(gone);
+    fn let_go(&mut self, leftover: Option<Leftover>) {
+        if self.keeps_leftovers {
+            self.leftovers.extend(leftover);
         }
     }
 
     /// Ends the polling before the completion queue is destroyed. Takes out the completions that the queue still has,
-    /// if anybody needs them, and destroys the departing pairs. Returns false if a pair could not be destroyed, now or
-    /// earlier: then the device may still use the memory in flight.
+    /// if anybody needs them, and destroys the departing pairs. The caller should keep what is left over: if its drop
+    /// panicked in here, the pairs that come later would be leaked. Returns false if a pair could not be destroyed, now
+    /// or earlier: then the device may still use the memory in flight.
     pub(in crate::completion) fn settle(&mut self, control: &Control) -> bool {
         self.read_mail(control);
         // A faulty device could give completions for ever, so the number of polls is limited. A correct device has no
@@ -105,9 +106,10 @@ impl PollState {
         let mut polls = control.room().capacity().saturating_mul(2).saturating_add(64);
         while polls > 0
             && self.needs_completions()
-            && let Ok(Some(())) = self.with_next(control, true, |found| drop(found.into_completion::<()>()))
+            && let Ok(Some(completion)) = self.next::<()>(control, true)
         {
             polls -= 1;
+            self.let_go(Some(Box::new(completion)));
         }
         while let Some(departing) = self.departing.pop() {
             self.destroy(departing);

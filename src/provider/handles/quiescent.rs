@@ -92,7 +92,7 @@ impl Pair {
         to_reset()?;
         match to_reset() {
             Err(error) if promises.quirks.reset_twice => Err(error),
-            _ => Ok(promises.reset_is_barrier.then_some(Quiescent(()))),
+            _ => Ok(promises.pairs_can_be_reset.then_some(Quiescent(()))),
         }
     }
 }

@@ -277,7 +277,7 @@ impl State {
         let unpolled = |state: &Self| {
             queues.iter().any(|&queue| state.cqs.get(queue).is_some_and(|cq| cq.entries.iter().any(is_of_pair)))
         };
-        if is_reset && !self.latitudes.row.reset_is_barrier && (in_flight || unpolled(self)) {
+        if is_reset && !self.latitudes.row.pairs_can_be_reset && (in_flight || unpolled(self)) {
             self.latitudes.violate(format!("pair {qpn:#x} was reset with requests in flight"));
         }
         let purges = self.latitudes.takes(|habits| habits.purges);

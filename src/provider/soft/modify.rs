@@ -35,6 +35,14 @@ impl State {
             return Err(libc::EINVAL);
         }
         let attributes = self.checked(pair, new, mask)?;
+        let is_used_again = match (from, to) {
+            (PairState::Reset, PairState::Init) => pair.was_reset,
+            (PairState::SendError, PairState::ReadyToSend) => true,
+            _ => false,
+        };
+        if is_used_again && !self.latitudes.row.pairs_can_be_reset {
+            self.latitudes.violate(format!("pair {:#x} is used again", pair.qpn));
+        }
 
         // On a transition from `SendError` to `ReadyToSend`, flush all requests that are still in the send queue. They
         // must not run when sending starts again.
@@ -63,6 +71,7 @@ impl State {
         match to {
             PairState::Reset => {
                 pair.epoch = epoch;
+                pair.was_reset |= from != PairState::Reset;
                 pair.state = PairState::Reset;
                 pair.attributes = Attributes::default();
                 pair.send.reset();

@@ -116,6 +116,8 @@ pub(super) struct Pair {
     pub(super) flush_withheld: bool,
     /// Payload of the answer to the request in flight. It is written when the completion of the request is polled.
     pub(super) late: Option<Box<Late>>,
+    /// Whether the pair was moved to Reset from another state.
+    pub(super) was_reset: bool,
     /// Whether a destroy of the pair failed, on a device where no verb may use the pair after that.
     pub(super) is_half_dead: bool,
     /// Vectors for inline data, kept for reuse.
@@ -245,6 +247,7 @@ impl State {
             scheduled: false,
             flush_withheld: false,
             late: None,
+            was_reset: false,
             is_half_dead: false,
             spare: Vec::new(),
         });

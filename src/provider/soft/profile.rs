@@ -325,7 +325,7 @@ fn promises(seed: u64) -> Promises {
         name: "adversary",
         retires_prefix: coin(),
         refusal_is_sure: coin(),
-        reset_is_barrier: coin(),
+        pairs_can_be_reset: coin(),
         destroy_may_be_retried: coin(),
         shared: Shared::Yes,
         polls_fresh: coin(),

@@ -81,8 +81,6 @@ pub fn is_linux_6_12() -> bool {
 /// library refuses the call that would rely on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Promise {
-    /// A reset ends all requests in flight.
-    Reset,
     /// A pair on a shared receive queue can be destroyed at any time. Elsewhere the poller of the pair destroys it.
     EndAtOnce,
     /// A window permits its peer to reach the bytes over which it was bound, and permits nothing else.
@@ -101,7 +99,6 @@ pub fn lacks(promise: Promise) -> bool {
     let context = context();
     let promises = context.promises();
     match promise {
-        Promise::Reset => !promises.reset_is_a_barrier(),
         Promise::EndAtOnce => !promises.pairs_end_at_once(true),
         // Only a soft device counts as lacking this promise. On soft-RoCE, `windows_are_barriers` is false too, because
         // of the deviations C082, C088 and C089. Apart from these, soft-RoCE keeps the promise.
@@ -119,14 +116,14 @@ pub fn is_of_a_destroyed_pair(status: Status) -> bool {
     status == Status::Destroyed || is_flushed && status == Status::Flushed
 }
 
-/// The pair that was reset, or `None` if the library refused the reset because the provider does not promise enough.
+/// The pair on a shared receive queue that was reset, or `None` if the library refused the reset because the provider
+/// does not promise enough for such pairs.
 pub fn unless_refused<P, Q>(reset: Result<P, TransitionError<Q>>) -> Option<P> {
     match reset {
         Ok(pair) => Some(pair),
         Err(TransitionError { source, .. }) => {
             let is_known = match source {
-                TransitionFailure::ResetInFlight { .. } => lacks(Promise::Reset),
-                TransitionFailure::ResetShared { .. } => lacks(Promise::Reset) || lacks(Promise::EndAtOnce),
+                TransitionFailure::ResetShared { .. } => lacks(Promise::EndAtOnce),
                 _ => false,
             };
             assert!(is_known, "{source}");

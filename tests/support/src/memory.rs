@@ -3,7 +3,6 @@
 use interlock::access::Exposed;
 use interlock::memory::ForeignMemory;
 use interlock::{Brand, Buffer, ProtectionDomain, RemoteRegion};
-use std::mem;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -6,7 +6,7 @@ use std::io::Write;
 /// A capability that a test needs and that some devices lack. iWARP devices lack most of these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Need {
-    /// A pair that was connected goes to Reset and is connected again.
+    /// A pair that was connected goes to Reset and is connected again. Many providers do not allow that.
     Reset,
     /// A connection is made in three steps, so the client may fail to answer the server.
     ThreeSteps,
@@ -103,6 +103,7 @@ impl Need {
 /// `not applicable: needs ...`, so that the test is not counted as passed.
 pub fn lacks_need(need: Need) -> bool {
     let lacks = match need {
+        Need::Reset => context().is_iwarp() || !context().promises().pairs_can_be_reset(),
         Need::OtherProcesses => context().is_soft(),
         Need::SilentHost => context().is_soft(),
         Need::TwoQueues => !context().promises().pairs_may_have_two_queues(),
