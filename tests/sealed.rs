@@ -4,7 +4,7 @@
 //! supertrait with the same parameters prevents that. This test finds the public traits in the source and tries to
 //! implement each one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
@@ -111,10 +111,10 @@ fn filled(name: &str, kinds: &[Kind]) -> String {
     if arguments.is_empty() { name.to_owned() } else { format!("{name}<{}>", arguments.join(", ")) }
 }
 
-/// The first line of an implementation in a generated program.
+/// The line of the first implementation in the generated program.
 const FIRST: usize = 6;
 
-/// Generates one program for each trait, with one implementation in each line. No program may make any of these.
+/// Implementations of each trait, none of which a program may make.
 fn attempts() -> BTreeMap<String, Vec<String>> {
     let mut found = Found::default();
     found.look(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
@@ -161,39 +161,32 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     all.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
 }
 
-/// Returns the implementations that the compiler refuses because of a seal, by trait.
-fn refused(attempts: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<String>> {
+/// Returns those of the implementations that the compiler refuses because of a seal.
+fn refused(implementations: &[(String, String)]) -> HashSet<String> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sealed");
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
-    for (name, implementations) in attempts {
-        let program = format!(
-            "#![allow(unused_imports)]\nuse interlock::*;\nuse interlock::{{{}::*}};\nstruct Local;\n\n{}\n\n\
-             fn main() {{}}\n",
-            MODULES.join("::*, "),
-            implementations.join("\n")
-        );
-        fs::write(folder.join(name).with_extension("rs"), program).unwrap();
-    }
-    // trybuild reports the programs that compile, and writes the compiler's errors for the others.
+    let lines: Vec<&str> = implementations.iter().map(|(_, implementation)| implementation.as_str()).collect();
+    let program = format!(
+        "#![allow(unused_imports)]\nuse interlock::*;\nuse interlock::{{{}::*}};\nstruct Local;\n\n{}\n\n\
+         fn main() {{}}\n",
+        MODULES.join("::*, "),
+        lines.join("\n")
+    );
+    fs::write(folder.join("attempts.rs"), program).unwrap();
+    // trybuild fails if the program compiles. It writes the compiler's errors otherwise.
     let output = Command::new(env::current_exe().unwrap())
         .args(["--exact", "each_trait_is_sealed_in_each_parameter", "--nocapture"])
         .envs([(ELSEWHERE, folder.as_os_str()), ("TRYBUILD", "overwrite".as_ref())])
-        // The programs are compiled again and again, with a few lines less each time, so incremental builds save time.
-        .env("CARGO_INCREMENTAL", "1")
         .output()
         .unwrap();
-    assert!(output.status.success(), "one compiles:\n{}", String::from_utf8_lossy(&output.stderr));
-    let of_trait = |(name, implementations): (&String, &Vec<String>)| {
-        let message = format!("\n{}", fs::read_to_string(folder.join(name).with_extension("stderr")).unwrap());
-        // Skip errors that do not come from a seal, such as a missing item.
-        let is_seal = |error: &&str| REFUSALS.iter().any(|code| error.starts_with(code));
-        let errors: Vec<&str> = message.split("\nerror").filter(is_seal).collect();
-        let is_refused = |at: usize| errors.iter().any(|error| error.contains(&format!("{name}.rs:{}:", FIRST + at)));
-        let refused = implementations.iter().enumerate().filter(|(at, _)| is_refused(*at));
-        (name.clone(), refused.map(|(_, implementation)| implementation.clone()).collect())
-    };
-    attempts.iter().map(of_trait).collect()
+    assert!(output.status.success(), "all of it compiles:\n{}", String::from_utf8_lossy(&output.stderr));
+    let message = format!("\n{}", fs::read_to_string(folder.join("attempts.stderr")).unwrap());
+    // Skip errors that do not come from a seal, such as a missing item.
+    let is_seal = |error: &&str| REFUSALS.iter().any(|code| error.starts_with(code));
+    let places = message.split("\nerror").filter(is_seal).filter_map(|error| error.split("attempts.rs:").nth(1));
+    let numbers = places.filter_map(|place| place.split(':').next()?.parse::<usize>().ok());
+    numbers.filter_map(|line| Some((*lines.get(line.checked_sub(FIRST)?)?).to_owned())).collect()
 }
 
 #[test]
@@ -203,21 +196,22 @@ fn each_trait_is_sealed_in_each_parameter() {
         files(Path::new(&folder)).iter().for_each(|file| cases.compile_fail(file));
         return;
     }
-    let mut attempts = attempts();
+    let attempts = attempts();
     for (named, ours) in
         [("FillMemory", "SharedBuffer<Local>"), ("Carries", "ReliableConnection"), ("Serves", "Messages")]
     {
         let end = format!(" for {ours} {{}}");
         assert!(attempts[named].iter().any(|line| line.ends_with(&end)), "{named} for {ours}");
     }
+    let mut left: Vec<(String, String)> = attempts
+        .into_iter()
+        .flat_map(|(name, all)| all.into_iter().map(move |implementation| (name.clone(), implementation)))
+        .collect();
     // The compiler reports some kinds of errors only if there are none of other kinds. So repeat with the
     // implementations that it has not refused yet.
-    while !attempts.is_empty() {
-        let refused = refused(&attempts);
-        assert!(refused.values().any(|of_trait| !of_trait.is_empty()), "not sealed: {attempts:#?}");
-        attempts
-            .iter_mut()
-            .for_each(|(name, all)| all.retain(|implementation| !refused[name].contains(implementation)));
-        attempts.retain(|_, all| !all.is_empty());
+    while !left.is_empty() {
+        let refused = refused(&left);
+        assert!(!refused.is_empty(), "not sealed: {left:#?}");
+        left.retain(|(_, implementation)| !refused.contains(implementation));
     }
 }
