@@ -303,9 +303,9 @@ fn a_client_that_ends_before_the_accept_is_gone() {
     let asking = connecting(&mut client, at, &ConnectData::none());
     let request = listener.next(PATIENCE).unwrap();
     drop(asking);
-    // On a real device, the message that the client has ended takes some time to arrive. On iWARP, it arrives only
-    // after the client's pair is destroyed, which takes 10 s. `drop` does not always wait until then: sometimes another
-    // thread destroys the pair.
+    // On a real device, it takes some time until this side learns that the client has ended. On iWARP, this side learns
+    // it only after the client's pair is destroyed, which takes 10 s. `drop` does not always wait for that: sometimes
+    // another thread destroys the pair.
     thread::sleep(if is_iwarp() { Duration::from_secs(12) } else { SHORT });
     let failed = request.accept(server.take(), &Parameters::default(), &cm::AcceptData::none()).unwrap_err();
     let Cause::PeerGone(error) = &failed.cause else { panic!("{failed:?}") };

@@ -357,8 +357,8 @@ fn a_refused_transition_gives_the_pair_back_as_it_was() {
     let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
     let peer = pair.endpoint();
     let too_deep = ConnectAttributes { read_depth: 255.try_into().unwrap(), ..Default::default() };
-    // `connect` lowers the depth to the device's limit. The single transitions instead report that the depth is too
-    // great.
+    // `connect` lowers the depth to the device's limit. `into_rtr` and `into_rts` do not: they report a depth that is
+    // too great.
     let pair = pair.into_rtr(&interlock::attributes::RtrAttributes {
         path: interlock::attributes::PeerPath::to(peer.gid().unwrap_or_default()),
         path_mtu: peer.mtu(),

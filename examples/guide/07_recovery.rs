@@ -17,22 +17,28 @@ fn end(domain: &ProtectionDomain<Phoenix>, port: &Port) -> anyhow::Result<(Queue
 /// From a broken connection to Init. The buffers of all requests that were in flight come back.
 fn recover(
     pair: QueuePair<Phoenix>,
-    poller: &mut Poller<Phoenix>,
+    mut poller: Poller<Phoenix>,
+    domain: &ProtectionDomain<Phoenix>,
     port: &Port,
-) -> anyhow::Result<QueuePair<Phoenix, Init>> {
+) -> anyhow::Result<(QueuePair<Phoenix, Init>, Poller<Phoenix>)> {
     let mut pair = pair.into_error()?;
     let mut buffers = Vec::new();
-    pair.drain(poller, WAIT, |completion| {
+    pair.drain(&mut poller, WAIT, |completion| {
         buffers.extend(completion.check().map_or_else(Failure::into_buffer, Success::into_buffer));
     })?;
     println!("recovered; buffers that have come back: {}", buffers.len());
-    Ok(pair.into_reset()?.into_init(port)?)
+    // With some providers a pair is used once. There, a new pair takes its place.
+    if !domain.context().promises().pairs_can_be_reset() {
+        return end(domain, port);
+    }
+    Ok((pair.into_reset()?.into_init(port)?, poller))
 }
 
 fn main() -> anyhow::Result<()> {
     let domain = Context::open_default()?.named_domain(Phoenix)?;
     let port = domain.context().active_port()?;
-    let ((mut left, mut left_poller), (mut right, mut right_poller)) = (end(&domain, &port)?, end(&domain, &port)?);
+    let (mut left, mut left_poller) = end(&domain, &port)?;
+    let (mut right, mut right_poller) = end(&domain, &port)?;
     for room in [8, 64] {
         // Each new connection needs new receives, and the two sides must exchange their endpoints again. A real program
         // sends the endpoints over a socket.
@@ -49,8 +55,8 @@ fn main() -> anyhow::Result<()> {
             break;
         };
         println!("receives of {room} bytes: {failure}");
-        left = recover(sender, &mut left_poller, &port)?;
-        right = recover(receiver, &mut right_poller, &port)?;
+        (left, left_poller) = recover(sender, left_poller, &domain, &port)?;
+        (right, right_poller) = recover(receiver, right_poller, &domain, &port)?;
     }
     Ok(())
 }

@@ -38,6 +38,11 @@ impl<B> After<B> {
         self.0.remaining_capacity() >= ROOM_FOR_ONE
     }
 
+    /// Whether [`ROOM_FOR_ONE`] entries fit besides one more.
+    pub(super) fn has_room_to_spare(&self) -> bool {
+        self.0.remaining_capacity() > ROOM_FOR_ONE
+    }
+
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()

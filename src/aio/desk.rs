@@ -653,7 +653,7 @@ impl<B> State<B> {
     #[inline]
     fn poll(&mut self, after: &mut After<B>) -> Result<Option<Completion<B>>, PollError> {
         let polled = self.poller.poll();
-        while after.has_room()
+        while after.has_room_to_spare()
             && let Some(leftover) = self.poller.take_leftover()
         {
             after.drop_leftover(leftover);
@@ -674,9 +674,9 @@ impl<B> State<B> {
             }
             match self.poll(after) {
                 Ok(Some(completion)) => self.settle(completion, after),
-                // `poll` has filled `after` with what the poller has no more use for, and the poller perhaps keeps
-                // more. So the caller runs `after` and tries again.
-                Ok(None) if !after.has_room() => return Settled::NoRoom,
+                // `poll` has filled `after` with what the poller has no more use for, and the poller keeps more. So the
+                // caller runs `after` and tries again.
+                Ok(None) if self.poller.has_leftovers() => return Settled::NoRoom,
                 Ok(None) => return Settled::Done,
                 Err(error) => return Settled::Failed(error),
             }

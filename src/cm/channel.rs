@@ -401,7 +401,8 @@ impl Inbox {
                 return Ok(None);
             }
             if mail.may_have_more {
-                // The channel perhaps holds more events, so sort again. Let other threads take the lock in between.
+                // The channel perhaps holds more events, so `sort` is called again. Let other threads take the lock in
+                // between.
                 drop(mail);
                 mail = self.lock();
                 continue;
@@ -543,9 +544,9 @@ impl Drop for Identifier {
     fn drop(&mut self) {
         if self.raw.ends_with_event() {
             // The peer's answer to the connect or accept of this identifier is perhaps in the channel. If `poll` takes
-            // the answer, the drop of `raw` destroys the identifier at once. Otherwise the thread that takes the answer
-            // later destroys the identifier. An error is ignored: if it lasts, the next thread that takes an event gets
-            // it.
+            // the answer, the drop of `raw` destroys the identifier at once. Otherwise another thread takes the answer
+            // later, and that thread destroys the identifier. An error is ignored: if it lasts, the next thread that
+            // takes an event gets it.
             drop(self.events.poll());
         }
         self.events.inbox.end(self.events.key);

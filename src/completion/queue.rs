@@ -268,7 +268,8 @@ impl Drop for CqInner {
         // A poller has a reference to this `CqInner`. So the poller was dropped before this drop, and has parked its
         // state: `unpark` finds it.
         let Some(mut state) = self.unpark() else { return };
-        // What is left over is dropped last. Its drop may run code of the program, which may panic.
+        // What is left over is dropped after all pairs were destroyed: its drop may run code of the program, which may
+        // panic.
         state.keep_leftovers();
         let is_settled = state.settle(&self.control);
         let _leftovers = state.stop_keeping();

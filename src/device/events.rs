@@ -222,8 +222,8 @@ impl AsyncEvents {
                 Ok(Taken::OfNobody) => continue,
                 Ok(Taken::Nothing) if fatal.load(Ordering::Relaxed) => return Err(EventsError::DeviceGone),
                 Ok(Taken::Nothing) => return Ok(None),
-                // The kernel answers `EIO` after the device was removed. If no event `DeviceFatal` has come before,
-                // return this event for the `EIO`; otherwise return an error.
+                // The kernel answers `EIO` after the device was removed. If `DeviceFatal` was not reported yet, report
+                // it now, instead of the `EIO`. Otherwise return an error.
                 Err(error) if error.errno() == libc::EIO => {
                     if fatal.load(Ordering::Relaxed) {
                         return Err(EventsError::DeviceGone);
@@ -380,7 +380,7 @@ impl fmt::Display for AsyncEvent {
 impl fmt::Display for QueuePairEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Fatal => "it failed and is in Error: drain it, then reset or destroy it",
+            Self::Fatal => "it failed and is in Error: drain it, then destroy it, or reset it where that is allowed",
             Self::RequestError => {
                 "the peer sent an invalid request, and the pair is in Error: look for the error at the peer, then connect again"
             }

@@ -268,7 +268,7 @@ unsafe extern "C" fn poll_zeroed(cq: *mut ibv_cq, count: c_int, polled: *mut ibv
     unsafe { verbs::ibv_poll_cq(cq, count, polled) }.unwrap_or(-1)
 }
 
-/// As [`poll_zeroed`], under a lock that keeps resets of the queue's pairs out.
+/// As [`poll_zeroed`], under a lock that keeps destroys and resets of the queue's pairs out.
 ///
 /// # Safety
 ///

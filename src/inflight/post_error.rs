@@ -13,7 +13,8 @@ pub enum PostError<R> {
     /// The queue is full of requests in flight. Poll, then post again.
     QueueFull(R),
     /// The pair, or the shared receive queue, has failed: a completion reported it, or an earlier post was uncertain.
-    /// Reset or destroy the pair or the queue.
+    /// Destroy the pair or the queue; a pair can also be reset where
+    /// [`pairs_can_be_reset`](crate::device::Promises::pairs_can_be_reset) is true.
     Broken {
         /// The request.
         request: R,
@@ -39,7 +40,7 @@ pub enum PostError<R> {
     /// ([`refusals_are_sure`](crate::device::Promises::refusals_are_sure)).
     ///
     /// The pair is broken, and the memory of the request stays with the device: it comes back with a completion, or
-    /// after the pair was reset or destroyed. If the poller destroys pairs
+    /// after the pair was destroyed or reset. If the poller destroys pairs
     /// ([`pairs_end_at_once`](crate::device::Promises::pairs_end_at_once) is false), the poller first waits for this
     /// request. So the memory and the pair may stay until the completion queue is dropped.
     Uncertain {
@@ -90,14 +91,14 @@ impl<R> fmt::Display for PostError<R> {
                 write!(f, "the queue pair has failed: {first} (see docs/failures.md#broken)")
             }
             Self::Broken { first_failure: None, .. } => {
-                f.write_str("the queue has failed: reset or destroy it (see docs/failures.md#broken)")
+                f.write_str("the queue has failed: destroy it, or reset its pair where that is allowed (see docs/failures.md#broken)")
             }
             Self::Flawed { flaw, .. } => write!(f, "{flaw} (see docs/failures.md#flawed)"),
             Self::Refused { .. } => f.write_str("the provider refused the request (see docs/failures.md#refused)"),
             Self::Uncertain { .. } => f.write_str(
-                "the provider failed, and the request may have been posted: reset or destroy the queue pair, or destroy \
-                 the shared receive queue; the memory comes back then, or with the completion queue (see \
-                 docs/failures.md#uncertain)",
+                "the provider failed, and the request may have been posted: destroy the queue pair (or reset it, where \
+                 that is allowed) or the shared receive queue; the memory comes back then, or with the completion queue \
+                 (see docs/failures.md#uncertain)",
             ),
         }
     }

@@ -180,8 +180,8 @@ impl RawPair {
         self.handle.modify(attributes, mask)
     }
 
-    /// Moves the pair to Reset. Returns the proof that the device is done with the requests of the pair, if a reset on
-    /// this provider waits for that.
+    /// Moves the pair to Reset. Returns the proof that the device is done with the requests of the pair, if pairs
+    /// can be reset with this provider.
     pub(crate) fn reset(&self) -> Result<Option<Quiescent>, VerbError> {
         self.handle.reset(self.domain.context.promises())
     }
@@ -227,7 +227,7 @@ impl RawPair {
         !all.windows.is_empty()
     }
 
-    /// Frees the windows of the pair, bound or not. The pair must have been reset, so that no request names a window.
+    /// Frees the windows of the pair, bound or not. The pair must have been reset.
     pub(crate) fn free_windows(&self) -> Result<(), VerbError> {
         self.attachments.iter().flat_map(|all| &all.windows).try_for_each(|window| window.dealloc())
     }

@@ -149,11 +149,11 @@ impl Session {
             Data::Registered(part) => {
                 // SAFETY: the descriptor is alive, since the ledger owns it (caller).
                 let part = unsafe { part.as_ref() };
-                // `message_bytes` equals the `length` of the `Call`. For a send or a write, `length` is the number of
-                // filled bytes. For a read or an atomic, `Data::of` has set the number of filled bytes to `length`.
-                let length = part.message_bytes();
+                // `message_bytes` is the number of filled bytes, which equals `length`: a send or a write has its
+                // `length` from there, and for a read or an atomic `Data::of` has set that number to `length`.
+                let filled = part.message_bytes();
                 // SAFETY: the pair has this function (0).
-                unsafe { verbs::ibv_wr_set_sge(qp, part.lkey(), part.device_addr(), length) };
+                unsafe { verbs::ibv_wr_set_sge(qp, part.lkey(), part.device_addr(), filled) };
             }
             // SAFETY: the pair has this function (0). The list has `count` elements, and the ledger owns it (caller).
             Data::List { elements, count } => unsafe { verbs::ibv_wr_set_sge_list(qp, count, elements) },

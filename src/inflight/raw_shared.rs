@@ -159,9 +159,9 @@ impl SharedCore {
         if let Err(error) = self.alive(verb) {
             return Err((error, right));
         }
-        // `get_mut` always succeeds here: only pairs hold other references to the handle. A pair drops that reference
-        // before its reference to this `SharedCore`, and `&mut self` shows that no pair has a reference to this
-        // `SharedCore` any more.
+        // `get_mut` always succeeds here. Only pairs hold other references to the handle. Each such pair also holds a
+        // reference to this `SharedCore`, which it drops after the one to the handle. `&mut self` shows that no pair
+        // has a reference to this `SharedCore` any more. So no pair has one to the handle either.
         let Some(handle) = Arc::get_mut(&mut self.handle) else {
             return Err((VerbError::new(verb, libc::EBUSY), right));
         };

@@ -116,6 +116,12 @@ impl<B: Brand, A: Exposed, M: Memory> Lease<B, A, M> {
         self.until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
     }
 
+    /// The deadline; `None` if it never comes.
+    #[cfg(feature = "aio")]
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.until
+    }
+
     /// Sets a new deadline, `duration` from now.
     pub fn renew(&mut self, duration: Duration) {
         self.until = Instant::now().checked_add(duration);

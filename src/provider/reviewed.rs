@@ -95,7 +95,8 @@ impl Promises {
 
     /// Whether a queue pair can be moved to Reset, which ends its requests in flight, and be used again. If not,
     /// [`into_reset`](crate::QueuePair::into_reset) is refused, and so is
-    /// [`resume`](crate::QueuePair::resume) from Send Queue Error: destroy such a pair, and create another.
+    /// [`resume`](crate::QueuePair::resume) of unreliable connections and datagrams: destroy such a pair, and create
+    /// another.
     pub fn pairs_can_be_reset(&self) -> bool {
         self.pairs_can_be_reset
     }
@@ -571,8 +572,8 @@ mod tests {
         row_of(&device).map_or("", |row| row.name)
     }
 
-    /// Polls by `ibv_start_poll` do not take the polling lock, which a reset takes on some providers. So extended
-    /// polling is not allowed on those.
+    /// Polls by `ibv_start_poll` do not take the polling lock, which destroys and resets take on some providers. So
+    /// extended polling is not allowed on those.
     #[test]
     fn who_needs_turns_has_no_walk() {
         assert!(ROWS.iter().all(|row| row.teardown != Teardown::Polled || row.walk == Walk::No));

@@ -187,13 +187,13 @@ pub enum TransitionFailure {
     },
     /// A post was [uncertain](crate::PostError::Uncertain): the device may have the request.
     #[error(
-        "an earlier post failed, and the device may have its request all the same: reset or destroy the queue pair (see \
-         docs/failures.md#uncertain)"
+        "an earlier post failed, and the device may have its request all the same: destroy the queue pair, or reset it \
+         where that is allowed (see docs/failures.md#uncertain)"
     )]
     Uncertain,
     /// With this provider, a pair that was reset, or that has left Send Queue Error, is not like a new one.
     #[error(
-        "with this provider ({provider}) a queue pair cannot be used again after a reset or a failed send queue, because \
+        "with this provider ({provider}) a queue pair cannot be used again after a reset or after failed sends, because \
          later requests could complete too early: destroy the queue pair and create another (see \
          docs/failures.md#used-once)"
     )]
@@ -202,7 +202,7 @@ pub enum TransitionFailure {
         provider: &'static str,
     },
     /// The pair is on a shared receive queue. With this provider, a reset would lose messages that nobody has polled
-    /// yet, or the device may go on receiving.
+    /// yet.
     #[error(
         "with this provider ({provider}) a pair on a shared receive queue cannot be reset, because receives could be lost: \
          destroy the queue pair and create another"
@@ -316,7 +316,7 @@ pub struct Undrained {
 fn until(source: &Option<DrainFailure>, timeout: Duration) -> String {
     match source {
         Some(_) => String::new(), // the source says why, and what to do
-        None => format!(" within {timeout:?}: reset or destroy the queue pair"),
+        None => format!(" within {timeout:?}: destroy the queue pair, or reset it where that is allowed"),
     }
 }
 

@@ -262,8 +262,9 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
 /// The pause between two queries or polls.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// In Error: the device flushes all requests. The exits are [`into_reset`](QueuePair::into_reset) and
-/// [`destroy`](QueuePair::destroy), best after [`drain`](QueuePair::drain).
+/// In Error: the device flushes all requests. The exits are [`destroy`](QueuePair::destroy) and, where
+/// [`pairs_can_be_reset`](crate::device::Promises::pairs_can_be_reset) is true,
+/// [`into_reset`](QueuePair::into_reset); best after [`drain`](QueuePair::drain).
 impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
     /// Polls until every request of this pair has come out. Each polled completion goes to `sink`, including those of
     /// other pairs.

@@ -99,8 +99,9 @@ pub(super) fn destroy(
 ) -> Result<Quiescent, VerbError> {
     raw.detach_all()?;
     if raw.has_windows() {
-        // A pair in Reset takes no posts. If a step after the reset fails, the program keeps the pair, so `status` must
-        // refuse its posts.
+        // No request may name a window that is freed. A pair in Reset takes no posts. If a step after the reset fails,
+        // the program keeps the pair, so `status` must refuse its posts. (Where `pairs_can_be_reset` is false, requests
+        // may still be in flight. There windows are no barriers: freeing one gives no memory back.)
         status.poison();
         reset(raw, domain)?;
         raw.free_windows()?;
@@ -109,8 +110,8 @@ pub(super) fn destroy(
 }
 
 /// Locks the polling of the pair's completion queue, on providers where nobody may poll while a pair is reset or
-/// destroyed. With such a provider a pair has only one completion queue. There the poller itself destroys pairs, so
-/// [`destroy`] needs no lock.
+/// destroyed. With such a provider a pair has only one completion queue. [`destroy`] needs no lock there: it is called
+/// when nobody else polls.
 pub(super) fn turn_for(domain: &DomainInner, raw: &RawPair) -> Option<MutexGuard<'static, ()>> {
     (domain.context.promises().teardown == Teardown::Polled).then(|| polling_lock(raw.send_cq()))
 }

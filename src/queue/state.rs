@@ -46,6 +46,9 @@ pub(super) const fn kind<S: State>() -> Kind {
 ///   from every state:  into_reset ──▶ Reset
 /// ```
 ///
+/// `into_reset`, and `resume` of unreliable transports, are refused with some providers: where
+/// [`pairs_can_be_reset`](crate::device::Promises::pairs_can_be_reset) is false, a pair is used once.
+///
 /// | state | post receives | receives messages | post sends |
 /// |---|---|---|---|
 /// | [`Reset`] | | | |
@@ -230,7 +233,8 @@ impl State for SendQueueError {
     const NAME: &'static str = "SendQueueError";
 }
 
-/// The device flushes all requests, each with a completion. To go on, drain the pair, then reset or destroy it.
+/// The device flushes all requests, each with a completion. To go on, drain the pair, then destroy it, or reset it
+/// where that is allowed.
 #[doc(alias = "IBV_QPS_ERR")]
 #[derive(Debug)]
 pub enum Errored {}

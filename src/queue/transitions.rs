@@ -17,7 +17,7 @@ use crate::device::LinkLayer;
 use crate::device::iwarp::NotOnIwarp;
 use crate::domain::Brand;
 use crate::queue::Endpoint;
-use crate::sys::ibv_qp_state as raw_state;
+use crate::sys::{ibv_qp_state as raw_state, ibv_qp_type};
 use crate::types::{Gid, Psn, ReadDepth};
 use crate::verb_error::VerbError;
 
@@ -297,11 +297,19 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
     ///
     /// # Errors
     ///
-    /// [`TransitionFailure::Draining`]: requests that the device has started are still under way. Or the device
-    /// refused.
+    /// [`TransitionFailure::Draining`]: requests that the device has started are still under way.
+    /// [`TransitionFailure::UsedOnce`]: with this provider, no pair of an unreliable transport is used again. Or the
+    /// device refused.
     #[doc(alias = "ibv_modify_qp")]
     #[doc(alias = "into_rts")]
     pub fn resume(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
+        // A send that has failed meanwhile may have moved a pair of an unreliable transport to Send Queue Error. From
+        // there, the same call moves the pair to Ready To Send.
+        if T::TYPE != ibv_qp_type::IBV_QPT_RC
+            && let Err(source) = self.inner.core.can_be_used_again()
+        {
+            return self.fail(source);
+        }
         let mut pair = self.transition(Modify::to(raw_state::IBV_QPS_RTS)).map_err(|error| {
             let draining = error.queue_pair.query().is_ok_and(|now| now.draining);
             let source = if draining { TransitionFailure::Draining } else { error.source };

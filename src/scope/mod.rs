@@ -40,7 +40,7 @@
 //!
 //! 1. it waits until all its requests have completed, its deadline has passed, or the pair has failed;
 //! 2. it moves the pair to Error, and polls what the device flushes, for at most a second;
-//! 3. it moves the pair to Reset;
+//! 3. it moves the pair to Reset, where that is allowed;
 //! 4. it destroys the pair;
 //! 5. it **aborts the process.**
 //!

@@ -1,10 +1,10 @@
 //! The end of a scope: afterwards the device can reach nothing that the scope borrowed.
 //!
 //! The steps, in this order, until one is enough: wait for the requests; move the pair to Error and poll what is
-//! flushed; reset the pair; destroy it. Each step proves that the device is done with a request: by the request's own
-//! completion, or by a reset or a destroy that the device confirmed. Deregistering memory that a request still names is
-//! no proof: the device may give the memory's key to another registration, and a request that is still queued would
-//! then reach other memory. So the registrations end last.
+//! flushed; reset the pair, where its provider allows that; destroy it. Each step proves that the device is done with a
+//! request: by the request's own completion, or by a reset or a destroy that the device confirmed. Deregistering memory
+//! that a request still names is no proof: the device may give the memory's key to another registration, and a request
+//! that is still queued would then reach other memory. So the registrations end last.
 //!
 //! ASSUMPTION: memory whose registration gives peers no rights is reached only for requests that name its key, and no
 //! key is given out while a registration has it.

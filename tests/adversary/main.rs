@@ -10,8 +10,10 @@ mod scopes;
 mod threads;
 mod verbs;
 
-use interlock::error::{CreateError, TakeEventsError, TransitionFailure};
+use interlock::error::{CreateError, TakeEventsError, TransitionError, TransitionFailure};
+
 use interlock::memory::BufferList;
+use interlock::number::Qkey;
 use interlock::shared::{Messages, SharedLimits, SharedReceiveQueue};
 use interlock::soft::{Fabric, Fault, Profile, Verb};
 use interlock::state::DeviceState;
@@ -544,6 +546,42 @@ fn a_pair_is_used_once_where_its_provider_needs_that() {
             }
         }
         assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}");
+    }
+}
+
+/// The same is true of a pair whose send has failed on an unreliable transport. If it fails while the pair drains, the
+/// device is in Send Queue Error, and the type says Send Queue Drain.
+#[test]
+fn a_failed_send_ends_a_pair_that_is_used_once() {
+    for profile in [Profile::Specification, Profile::Mlx5, Profile::BnxtRe, Profile::Hns] {
+        for drains in [false, true] {
+            interlock::domain! { struct Test; }
+            let fabric = Fabric::manual_with_profile(profile);
+            let context = Context::open_on(&fabric, "dev0").unwrap();
+            let port = context.active_port().unwrap();
+            let is_once = !context.promises().pairs_can_be_reset();
+            let domain = context.named_domain(Test).unwrap();
+            let (queue, mut poller) = domain.completion_queue(64).unwrap();
+            let mut pair = domain.datagram(&queue, &LIMITS).unwrap().into_init(&port).unwrap().open().unwrap();
+            let to = domain.recipient(&port, &pair.endpoint(), Qkey::USUAL).unwrap();
+            fabric.inject(Fault::RequestsFail { count: 1 });
+            pair.post_send_to(Inline(b"fails"), &to).unwrap();
+            assert!(fabric.step(), "the send has begun");
+            let resumed = if drains {
+                let pair = pair.into_sqd().unwrap();
+                while fabric.step() {}
+                assert_eq!(pair.query_state().unwrap(), DeviceState::SendQueueError);
+                pair.resume().map(drop).map_err(TransitionError::into_cause)
+            } else {
+                while fabric.step() {}
+                let pair = pair.into_sqe().unwrap();
+                assert!(poller.poll().unwrap().unwrap().check().is_err());
+                pair.resume().map(drop).map_err(TransitionError::into_cause)
+            };
+            let is_refused = matches!(resumed, Err(TransitionFailure::UsedOnce { .. }));
+            assert_eq!((is_refused, resumed.is_err()), (is_once, is_once), "{profile:?}, drains: {drains}");
+            assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}, drains: {drains}");
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use support::{Need, PATIENCE, context, lacks_need, on_hardware};
 
 #[test]
 fn borrowed_messages_go_both_ways() {
-    // In this test, the peer sends before this side has posted a receive.
+    // In this test, the peer sends before this side has posted a receive. The message must wait for the receive.
     if lacks_need(Need::Waiting) {
         return;
     }

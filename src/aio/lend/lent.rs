@@ -108,7 +108,7 @@ impl<B: Brand> Lending<B> {
             Ok(record) => record,
             Err(error) => return Err(LendError { lease, why: LendFailure::Record(error) }),
         };
-        let until = Instant::now().checked_add(lease.remaining());
+        let until = lease.deadline();
         let (id, wakes) = self.shared.change_with(|core| core.lend(answers, record, until));
         let lent = match id {
             Ok(id) => Ok(Lent { lease: Some(lease), lending: self.clone(), id, until }),

@@ -273,13 +273,6 @@ impl State {
             Side::Shared => entry.wc.qp_num == qpn,
             Side::Send | Side::Receive => entry.slot.owner == index && entry.slot.epoch == epoch,
         };
-        let in_flight = !pair.send.is_empty() || !pair.receive.is_empty();
-        let unpolled = |state: &Self| {
-            queues.iter().any(|&queue| state.cqs.get(queue).is_some_and(|cq| cq.entries.iter().any(is_of_pair)))
-        };
-        if is_reset && !self.latitudes.row.pairs_can_be_reset && (in_flight || unpolled(self)) {
-            self.latitudes.violate(format!("pair {qpn:#x} was reset with requests in flight"));
-        }
         let purges = self.latitudes.takes(|habits| habits.purges);
         let forbids = self.latitudes.forbids_late_polls();
         let mut freed = Vec::new();
