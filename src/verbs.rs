@@ -22,7 +22,7 @@
 //! | C | here |
 //! |---|---|
 //! | `ibv_alloc_pd`, `ibv_dealloc_pd` | [`Context::named_domain`], [`Context::with_domain`]; deallocated with its last object |
-//! | `ibv_reg_mr` | [`ProtectionDomain::register`]; [`ProtectionDomain::buffers`] for memory of the library's own, [`ProtectionDomain::pool`] for memory that is used again and again |
+//! | `ibv_reg_mr` | [`ProtectionDomain::register`]; [`ProtectionDomain::buffer`] and [`buffers`](ProtectionDomain::buffers) for memory of the library's own, [`ProtectionDomain::pool`] for memory that is used again and again |
 //! | `IBV_ACCESS_LOCAL_WRITE`, `IBV_ACCESS_REMOTE_*` | the type parameter of [`MemoryRegion`]: [`Access`] has the table |
 //! | `IBV_ACCESS_RELAXED_ORDERING`, `IBV_ACCESS_ON_DEMAND`, `IBV_ACCESS_ZERO_BASED` | around it: [`RelaxedOrdering`], [`OnDemand`], [`ZeroBased`] |
 //! | `IBV_ACCESS_HUGETLB` | [`Pages::huge`]; the flag itself is not needed |
@@ -62,7 +62,7 @@
 //! | `ibv_create_qp` | [`ProtectionDomain::reliable`], [`unreliable`](ProtectionDomain::unreliable), [`datagram`](ProtectionDomain::datagram); `_on` for two completion queues |
 //! | `ibv_create_qp_ex`, `ibv_wr_start` … `ibv_wr_complete` | [`Limits::posting`] |
 //! | `ibv_qp_cap` | [`Limits`] |
-//! | `ibv_modify_qp` to another state | [`into_init`](QueuePair::into_init), [`connect`](QueuePair::connect), [`into_rtr`](QueuePair::into_rtr), [`into_rts`](QueuePair::into_rts), [`into_sqd`](QueuePair::into_sqd), [`into_error`](QueuePair::into_error), [`into_reset`](QueuePair::into_reset): see [`State`] |
+//! | `ibv_modify_qp` to another state | [`into_init`](QueuePair::into_init), [`connect`](QueuePair::connect), [`into_rtr`](QueuePair::into_rtr), [`into_rts`](QueuePair::into_rts), [`into_sqd`](QueuePair::into_sqd), [`into_sqe`](QueuePair::into_sqe), [`resume`](QueuePair::resume), [`into_error`](QueuePair::into_error), [`into_reset`](QueuePair::into_reset): see [`State`] |
 //! | `ibv_modify_qp` in a state | [`set_peer_rights`](QueuePair::set_peer_rights), [`set_min_rnr_timer`](QueuePair::set_min_rnr_timer), [`set_qkey`](QueuePair::set_qkey), [`set_path`](QueuePair::set_path), [`modify`](QueuePair::modify) |
 //! | `ibv_query_qp` | [`QueuePair::query`] |
 //! | `ibv_destroy_qp` | [`QueuePair::destroy`], or drop |

@@ -415,7 +415,7 @@ fn the_reject_of_a_client_that_gave_up_says_so_or_does_nothing() {
     let asking = ask(resolved(&channel(), at), &mut side());
     let request = listener.next(PATIENCE).unwrap();
     drop(asking);
-    // On a real device, the message that the client has ended takes some time to arrive.
+    // On a real device, it takes some time until this side learns that the client has ended.
     thread::sleep(SHORT);
     match request.reject(&RejectData::raw(&[7; 148]).unwrap()) {
         Err(error) => assert!([libc::EINVAL, libc::ECONNRESET, libc::EPIPE].contains(&error.errno()), "{error:?}"),

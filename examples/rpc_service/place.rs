@@ -168,7 +168,7 @@ impl<B: Brand + 'static> Place<B> {
     pub(crate) async fn is_empty(&self, within: Duration) -> anyhow::Result<usize> {
         let deadline = Instant::now() + within;
         loop {
-            // Drop unclaimed completions: they hold messages of clients that were never connected.
+            // Drop unclaimed completions: they hold messages of clients whose connection this side has never completed.
             while self.poller.take_unclaimed().is_some() {}
             let stats = self.pool.stats();
             let class = stats.classes.first().context("the pool has a class")?;

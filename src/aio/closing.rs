@@ -231,7 +231,7 @@ impl<B: Brand, T: Transport> Future for Closing<B, T> {
             ending.destroy(has_drained);
         }
         // `settle_left` runs wakers, and a waker can panic. Then the next poll of this future calls `settle_left`
-        // again. It does not wait again, because `drained` is already set.
+        // again. That poll does not wait again, because `drained` is already set.
         ending.settle_left();
         Poll::Ready(this.ending.take().map_or_else(nothing, Ending::into_closed))
     }

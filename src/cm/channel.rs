@@ -407,9 +407,10 @@ impl Inbox {
                 mail = self.lock();
                 continue;
             }
-            // A sleep on `turn` must end at the next timer, too, since the thread that sleeps on the descriptor perhaps
-            // does not learn of that timer. When a timer is set, the soft device makes the descriptor readable, to wake
-            // that thread. But `sort` in this thread can make the descriptor unreadable again before that thread wakes.
+            // This thread must wake at the next timer, even if it only sleeps on `turn`. It cannot rely on the thread
+            // that sleeps on the descriptor. When a timer is set, the soft device makes the descriptor readable, to
+            // wake that other thread. But `sort` in this thread can make the descriptor unreadable again before the
+            // other thread wakes. Then the other thread does not learn of the timer.
             let at_most = self.raw.next_timer().map_or(left, |timer| left.min(timer));
             if mail.has_sleeper {
                 mail = self.turn.wait_timeout(mail, at_most).unwrap_or_else(PoisonError::into_inner).0;

@@ -12,7 +12,8 @@ use crate::inflight::Quiescent;
 use crate::verb_error::VerbError;
 use std::time::{Duration, Instant};
 
-/// A queue pair that the program has dropped.
+/// A queue pair that the program has dropped: `queue::pair_end::DepartingPair`. It is a trait, since this layer may not
+/// use that one.
 pub(crate) trait Departing: Send + Sync {
     /// The slots, on this completion queue, of the work queues that must have nothing in flight before the destroy.
     /// Shared receives that the pair has taken cannot be counted; [`SHARED_GRACE`] gives the device time for them.

@@ -34,7 +34,10 @@ pub enum ResizeError {
     Refused(#[source] VerbError),
     /// The device failed halfway. Some providers have freed the old queue by then. So the queue can no longer be used,
     /// and every poll of it fails with [`PollError::Failed`](super::PollError::Failed).
-    #[error("the completion queue failed while it was resized: destroy its queue pairs")]
+    #[error(
+        "the completion queue failed while it was resized, and polls of it fail from now on: destroy its queue pairs, and \
+         create another queue"
+    )]
     Failed(#[source] VerbError),
 }
 

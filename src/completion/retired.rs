@@ -1,8 +1,9 @@
 //! The requests that one completion of the device retires: the request that it names, and the unsignalled ones before
 //! that.
 //!
-//! The poller takes memory out of the ledgers only here, in `poller` for callers that ask for one completion at a time,
-//! and in `poller::gone` when the completion queue itself is gone.
+//! The poller gives memory out to the program only here, and in `poller` to callers that ask for one completion at a
+//! time. `poller::gone` drops what is left when the completion queue itself is gone. `out_of_order` and
+//! `shared_receivers` move requests from one ledger to another.
 
 use super::completion::{Completion, Ended, Success};
 use super::failure::Failure;

@@ -316,8 +316,8 @@ impl<B> Poller<B> {
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
     pub fn take_events(&mut self) -> Result<bool, WaitError> {
-        // `clear` loses no wake-up. The polls that follow find what caused a wake-up before `clear`. A wake-up after
-        // `clear` makes the descriptor readable again.
+        // `clear` loses no wake-up. If a wake-up came before `clear`, the polls that follow find its cause. If a
+        // wake-up comes after `clear`, it makes the descriptor readable again.
         let queue = self.queue();
         queue.waker.clear();
         Ok(queue.channel.take_events(Some(queue.id))? > 0)

@@ -108,7 +108,7 @@ pub struct Datagram<B> {
 /// Whether the sender of a datagram with this header has an IPv4 address.
 fn is_v4(header: &[u8; HEADER_BYTES]) -> bool {
     // The IPv4 header is the last 20 of the 40 bytes. Its first byte is 0x45: version 4, and a length of 5 words. Byte
-    // 20 of a routing header can have that value, too, but the first nibble of a routing header is a 6.
+    // 20 of a global routing header (GRH) can have that value, too, but the first nibble of a GRH is a 6.
     header[20] == 0x45 && header[0] >> 4 != 6
 }
 

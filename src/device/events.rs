@@ -389,7 +389,7 @@ impl fmt::Display for QueuePairEvent {
                  region of another domain; then connect again"
             }
             Self::ConnectionEstablished => "the first message has arrived: move to Ready To Send",
-            Self::SendQueueDrained => "the send queue is drained: change attributes now, then resume",
+            Self::SendQueueDrained => "the send queue is drained: change attributes now, then resume the pair",
             Self::LastRequestReached => {
                 "it takes no more receives from its shared receive queue: poll its completions, then destroy it"
             }

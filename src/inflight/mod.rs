@@ -1,6 +1,6 @@
 //! Posting and polling without brands and states: work queues that post, the end that polls, and between them the
-//! ledgers of requests in flight. Also the mailbox between the two sides, and the owned handles of the device's
-//! objects.
+//! ledgers of requests in flight. Also the mailbox between the two sides, and `raw_*`, which
+//! give the handles of `provider::handles` their ledgers and rights.
 
 mod batch_error;
 mod cell;

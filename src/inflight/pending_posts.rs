@@ -469,15 +469,15 @@ impl Burst<'_, '_> {
         Ok(())
     }
 
-    /// Adds a plain request to a reserved place.
+    /// Adds a plain request to a reserved cell.
     ///
     /// # Safety
     ///
-    /// A place is reserved.
+    /// A cell is reserved.
     #[inline(always)]
     unsafe fn put_reserved<B, M: Postable<B>>(&mut self, request: Accepted<M, true>) {
-        // `unwrap_unchecked` saves a register: a loop that checks whether a slot is left must keep the end of the slots
-        // in one.
+        // `unwrap_unchecked` saves a register in loops that call this. With a check whether a slot is left, such a loop
+        // would have to keep the end of the slots in a register.
         // SAFETY: a cell is reserved (caller), and there are at least as many slots as reserved cells (0).
         let slot = unsafe { self.slots.as_slice().first().unwrap_unchecked() };
         let entry = slot.fill(request, self.row.id, false);

@@ -14,7 +14,9 @@ use std::{error, fmt, mem};
 /// # Examples
 ///
 /// A connection that is brought up again after a failure, in a field. Each `into_init` chooses a new sequence number,
-/// so both sides exchange their endpoints again. The receives are posted before the pair connects.
+/// so both sides exchange their endpoints again. The receives are posted before the pair connects. (Where
+/// [`pairs_can_be_reset`](crate::device::Promises::pairs_can_be_reset) is false, `into_reset` fails: put a new pair
+/// into the field instead.)
 ///
 /// ```no_run
 /// use interlock::{AnyQueuePair, Buffer, Endpoint, Port};

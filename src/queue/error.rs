@@ -193,8 +193,8 @@ pub enum TransitionFailure {
     Uncertain,
     /// With this provider, a pair that was reset, or that has left Send Queue Error, is not like a new one.
     #[error(
-        "with this provider ({provider}) a queue pair cannot be used again after a reset or after failed sends, because \
-         later requests could complete too early: destroy the queue pair and create another (see \
+        "with this provider ({provider}) a queue pair is used once: it is not reset, and not resumed if it is unreliable, \
+         because later requests could complete too early; drain the queue pair, destroy it and create another (see \
          docs/failures.md#used-once)"
     )]
     UsedOnce {
@@ -213,7 +213,8 @@ pub enum TransitionFailure {
     },
     /// A completion queue has no slot left, and after the reset the pair needs a new one.
     #[error(
-        "the completion queue has no slot left for the queue pair after a reset: destroy the pair and create another"
+        "the completion queue has no slot left for the queue pair after a reset: destroy the pair, and create another on \
+         another completion queue"
     )]
     NoSlot,
 }

@@ -92,7 +92,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     }
 
     /// Moves the pair from Ready To Send to Send Queue Drain: the device completes the requests that it has started,
-    /// and holds back the others.
+    /// and holds back the others. With some providers there is no way back for a pair of an unreliable transport: see
+    /// `resume` of [`SendQueueDrain`].
     ///
     /// `ibv_modify_qp(3)`.
     ///

@@ -324,8 +324,9 @@ impl PairCore {
     }
 }
 
-/// The drop of a pair ends here, also for halves. On most providers it goes on to `pair_end::destroy`, which frees the
-/// windows and calls `RawPair::destroy`, and the poller then returns what was in flight (`poller::gone`).
+/// The drop of a pair ends here, also for halves. Where the pair may be destroyed now, it goes on to
+/// `pair_end::destroy`, and the poller then returns what was in flight (`poller::gone`). Elsewhere `depart` leaves the
+/// pair to the poller, which destroys it later (`completion::departing`).
 impl Drop for PairCore {
     fn drop(&mut self) {
         if self.places.is_none() {

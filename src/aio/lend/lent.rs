@@ -80,7 +80,7 @@ pub enum LendFailure {
     )]
     TooLittle,
     /// The device gave the region an address or a length that no record can have.
-    #[error("the memory has no valid record: {0}")]
+    #[error("the lease cannot be described to the peer: {0}")]
     Record(RecordError),
 }
 

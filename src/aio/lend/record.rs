@@ -106,7 +106,7 @@ impl GrantedRecord {
 #[non_exhaustive]
 pub enum Refusal {
     /// The program of the peer declined.
-    #[error("the peer declined (see docs/failures.md#not-lent)")]
+    #[error("the peer declined to lend the memory that this side asked for (see docs/failures.md#not-lent)")]
     Declined,
     /// The quota that the peer allows this side has too few bytes left: ask for less, or give memory back first.
     #[error("the request exceeds the bytes of the peer's quota: ask for less (see docs/failures.md#not-lent)")]
@@ -132,7 +132,10 @@ pub enum ControlError {
     #[error("these bytes are no control message")]
     Magic,
     /// Of another version.
-    #[error("the control message has version {found}, and this side reads version {VERSION}")]
+    #[error(
+        "the control message has version {found}, and this side reads version {VERSION}: use one version of the library \
+         on both sides"
+    )]
     Version {
         /// The version of the message.
         found: u8,

@@ -16,7 +16,7 @@ pub enum Violation {
     #[error("the peer has used the number of a request, a grant or a return twice")]
     Replayed,
     /// The return or the end of a grant that was never given.
-    #[error("the peer returned a grant that it never had")]
+    #[error("the peer returned a grant that it never had, and its message was ignored: the peer's program is faulty")]
     UnknownGrant,
     /// An answer to a request that this side never sent, or that already has its answer.
     #[error("the peer answered a request that this side does not wait for")]

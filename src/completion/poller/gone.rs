@@ -68,13 +68,13 @@ impl PollState {
                 continue;
             }
             let departing = self.departing.swap_remove(at);
-            self.destroy(departing);
+            self.destroy_departing(departing);
         }
     }
 
     /// Destroys a pair, whose work queues then leave. If the pair cannot be destroyed, its requests in flight here are
     /// leaked. This may run code of the program, and so may panic.
-    fn destroy(&mut self, mut departing: Departure) {
+    fn destroy_departing(&mut self, mut departing: Departure) {
         match departing.pair.destroy() {
             Ok(quiescent) => {
                 let Remains { orphans, leftover } = departing.pair.into_remains(&quiescent);
@@ -112,7 +112,7 @@ impl PollState {
             self.let_go(Some(Box::new(completion)));
         }
         while let Some(departing) = self.departing.pop() {
-            self.destroy(departing);
+            self.destroy_departing(departing);
         }
         !self.has_leaked
     }

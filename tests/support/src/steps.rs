@@ -120,8 +120,8 @@ pub fn check<S: Strategy>(name: &str, seed: u64, strategy: &S, time: Duration, t
         Ok(_) => (),
         Err(TestError::Abort(reason)) => panic!("{name}: {reason}"),
         Err(TestError::Fail(reason, program)) => {
-            // Runs the smallest program again and prints its panic, so that the message and the backtrace stand just
-            // before the program.
+            // Run the smallest program again, so that its panic message and backtrace are printed just before the text
+            // of the program.
             let again = caught(|| test(&program));
             let this_time = if again.is_ok() { " (not the last time)" } else { "" };
             panic!("{name}: a small program that fails{this_time}:\n{program:?}\nIt fails with: {reason}");
