@@ -49,7 +49,9 @@ pub use crate::inflight::{FaultSide, Status};
 pub use channel::CompletionChannel;
 pub use completion::{Completion, Success};
 pub(crate) use control::NoRoom;
-pub(crate) use departing::{Departing, Leftover, Remains};
+#[cfg(feature = "aio")]
+pub(crate) use departing::Leftover;
+pub(crate) use departing::{Departing, Remains};
 pub use failure::{Failure, FailureCause};
 pub(crate) use message::{Attached, Orphan, Place};
 pub use options::{CompletionQueueOptions, Polling};
