@@ -180,7 +180,7 @@
 //! | error | an object that the device refused to destroy, and that leaks |
 //! | warn | a request that failed first on its queue pair; a peer that breaks the protocol of [`aio::lend`] |
 //! | info | connections of [`aio`]: made, ended and why, closed |
-//! | debug | queue pairs: made, moved to another state, destroyed; requests that end with their pair |
+//! | debug | queue pairs: made, moved to another state, ended (destroyed, or left to the poller); requests that end with their pair |
 //!
 //! No request that succeeds is an event. A failed request is reported when it is [checked](Completion::check). A
 //! subscriber may run under a lock of the library, so it must not call the library. If it panics, the panic ends there.

@@ -41,8 +41,8 @@ events! {
     pair_made(pair: u32, transport: &str) = DEBUG, "queue pair made", [pair, transport];
     /// A queue pair is in another state.
     pair_moved(pair: u32, state: &dyn Debug) = DEBUG, "queue pair moved", [pair, ?state];
-    /// A queue pair is destroyed, or its poller will do it.
-    pair_gone(pair: u32) = DEBUG, "queue pair destroyed", [pair];
+    /// A queue pair was destroyed, or it was left to its poller, which destroys it later.
+    pair_gone(pair: u32) = DEBUG, "queue pair ended", [pair];
     /// A request failed, and no earlier failure explains it.
     request_failed(pair: u32, operation: &dyn Debug, status: &dyn Display, vendor_error: u32)
         = WARN, "request failed", [pair, ?operation, %status, vendor_error];

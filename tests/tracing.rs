@@ -125,7 +125,7 @@ fn a_subscriber_hears_the_life_of_a_connection_and_its_first_failure() {
     assert_eq!(told(Level::INFO, "connected"), 1, "{notes:?}");
     assert_eq!(told(Level::WARN, "request failed"), 1, "only the first: {notes:?}");
     assert_eq!(told(Level::INFO, "connection ended"), 1, "{notes:?}");
-    assert_eq!(told(Level::DEBUG, "queue pair destroyed"), 1, "{notes:?}");
+    assert_eq!(told(Level::DEBUG, "queue pair ended"), 1, "{notes:?}");
     assert_eq!(notes.iter().filter(|(_, line)| line.contains("message=closed")).count(), 2, "{notes:?}");
 }
 
