@@ -225,7 +225,9 @@ fn a_waker_that_panics_while_a_pair_is_closed_costs_no_buffer() {
     let mut closing = sender.close(receiver).unwrap().within(Duration::ZERO);
     assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut closing).is_ready())).is_err());
     let Poll::Ready(closed) = poll_once(&mut closing) else { panic!("the pair is not closed") };
-    assert_eq!((closed.has_drained, closed.into_buffers().len()), (false, 100));
+    // Under Miri, so much time passes that the device is asked to flush once more, and does.
+    assert!(cfg!(miri) || !closed.has_drained);
+    assert_eq!(closed.into_buffers().len(), 100);
     assert!(poll_once(&mut sent).is_ready());
 }
 
