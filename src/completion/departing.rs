@@ -39,9 +39,8 @@ pub(crate) struct Remains {
     pub(crate) leftover: Option<Leftover>,
 }
 
-/// Something that the poller has no more use for: a handle of a completion queue or of a shared receive queue, or a
-/// completion that nobody polls for any more. Its drop may drop memory of the program, which may run code of the
-/// program.
+/// Something that the poller has no more use for: a handle of a completion queue or of a shared receive queue. Its drop
+/// may drop memory of the program, which may run code of the program.
 pub(crate) type Leftover = Box<dyn Send + Sync>;
 
 /// The time between two calls that ask a device to flush.

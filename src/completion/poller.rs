@@ -52,7 +52,8 @@ pub(super) struct PollerParts {
 impl Finish for PollerParts {
     fn finish(mut self) {
         // The owner of the next poller perhaps never calls `take_leftover`, so from now on the state must keep nothing
-        // for that call. Drop what was kept only after `park`: the drop can run code of the program, and so can panic.
+        // for that call. Drop what was kept only after `park`: the drop can run code of the program, which may take the
+        // next poller.
         let kept = self.state.stop_keeping();
         self.queue.park(self.state);
         drop(kept);
@@ -305,12 +306,13 @@ impl PollState {
     }
 
     /// From now on, keeps each [`Leftover`] until somebody takes it, since its drop may run code of the program.
+    #[cfg(feature = "aio")]
     pub(super) fn keep_leftovers(&mut self) {
         self.keeps_leftovers = true;
     }
 
     /// From now on, keeps no [`Leftover`]. Returns those that were kept.
-    pub(super) fn stop_keeping(&mut self) -> Vec<Leftover> {
+    fn stop_keeping(&mut self) -> Vec<Leftover> {
         self.keeps_leftovers = false;
         mem::take(&mut self.leftovers)
     }

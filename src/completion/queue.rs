@@ -268,12 +268,7 @@ impl Drop for CqInner {
         // A poller has a reference to this `CqInner`. So the poller was dropped before this drop, and has parked its
         // state: `unpark` finds it.
         let Some(mut state) = self.unpark() else { return };
-        // What is left over is dropped after all pairs were destroyed: its drop may run code of the program, which may
-        // panic.
-        state.keep_leftovers();
-        let is_settled = state.settle(&self.control);
-        let _leftovers = state.stop_keeping();
-        if is_settled {
+        if state.settle(&self.control) {
             // Every attached pair has been destroyed: a pair that could not be destroyed would keep this queue alive,
             // or would have made `settle` return false. So the device is done with the requests that the ledgers still
             // hold.

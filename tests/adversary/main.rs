@@ -12,23 +12,24 @@ mod verbs;
 
 use interlock::error::{CreateError, TakeEventsError, TransitionError, TransitionFailure};
 
-use interlock::memory::BufferList;
+use interlock::memory::{BufferList, Foreign};
 use interlock::number::Qkey;
 use interlock::shared::{Messages, SharedLimits, SharedReceiveQueue};
 use interlock::soft::{Fabric, Fault, Profile, Verb};
 use interlock::state::DeviceState;
 use interlock::transport::OnShared;
 use interlock::{
-    Buffer, CompletionQueue, Context, Inline, Limits, Poller, Port, PostError, ProtectionDomain, QueuePair,
+    Buffer, CompletionQueue, Context, Inline, Limits, LocalWrite, Poller, Port, PostError, ProtectionDomain, QueuePair,
     ReadyToSend, ReliableConnection, RemoteReadWrite, Work, WorkRequest,
 };
 use std::collections::HashSet;
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, thread};
-use support::Random;
 use support::steps::{self, Program};
+use support::{Guarded, Random};
 
 const LIMITS: Limits =
     Limits { sends: 8, receives: 8, inline_bytes: 32, elements: 3, posting: interlock::queue::Posting::List };
@@ -657,6 +658,45 @@ fn on_hns_inline_bytes_fit_into_the_request() {
     let limits = Limits { inline_bytes: 64, elements: 3, ..LIMITS };
     assert!(domain.reliable(&queue, &limits).unwrap().limits().inline_bytes <= 32);
     assert!(domain.datagram(&queue, &limits).unwrap().limits().inline_bytes <= 8);
+}
+
+/// An attack: a completion queue that nobody polls ends with two dropped pairs, and the memory in flight of one of them
+/// panics when it is dropped. The panic does not get out, both pairs are destroyed, and no memory comes back twice.
+#[test]
+fn memory_that_panics_at_the_end_of_a_queue_leaves_no_pair_behind() {
+    struct Panics(Arc<AtomicUsize>);
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
+                panic!("the first drop of this memory panics");
+            }
+        }
+    }
+    for profile in [Profile::Mlx4, Profile::Mlx5, Profile::Adversary(82)] {
+        let (fabric, domain, port) = stage!(profile);
+        let Ok(shared) = domain.shared_receive_queue(&SharedLimits::default()) else { continue };
+        let (receives, poller) = domain.completion_queue(shared.limits().completions() + 32).unwrap();
+        let drops = Arc::new(AtomicUsize::new(0));
+        for _ in 0..2 {
+            let (sends, of_sends) = domain.completion_queue(8).unwrap();
+            let limits = Limits { sends: 4, ..Limits::default() };
+            let pair = shared.reliable_on(&sends, &receives, &limits).unwrap().into_init(&port).unwrap();
+            let myself = pair.endpoint();
+            let mut pair = pair.connect(&myself).unwrap();
+            let memory = Foreign(Guarded::with(8, Panics(Arc::clone(&drops))));
+            // There is no receive, so the send stays in flight.
+            pair.post_send(domain.register::<LocalWrite, _>(memory).unwrap().split().1).unwrap();
+            drop((pair, sends, of_sends));
+        }
+        assert_eq!(drops.load(Ordering::Relaxed), 0, "{profile:?}: the pairs are not destroyed yet");
+        drop(poller);
+        drop(receives);
+        assert_eq!(drops.load(Ordering::Relaxed), 2, "{profile:?}");
+        drop(shared);
+        let left = format!("{fabric:?}");
+        assert!(left.contains("queue_pairs: 0") && left.contains("completion_queues: 0"), "{profile:?}: {left}");
+        assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}");
+    }
 }
 
 /// The poller of the receives destroys the pair, which then held the last reference to the other completion queue.

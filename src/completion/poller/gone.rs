@@ -73,7 +73,7 @@ impl PollState {
     }
 
     /// Destroys a pair, whose work queues then leave. If the pair cannot be destroyed, its requests in flight here are
-    /// leaked. This may run code of the program, and so may panic.
+    /// leaked. This may drop memory of the program.
     fn destroy_departing(&mut self, mut departing: Departure) {
         match departing.pair.destroy() {
             Ok(quiescent) => {
@@ -96,9 +96,8 @@ impl PollState {
     }
 
     /// Ends the polling before the completion queue is destroyed. Takes out the completions that the queue still has,
-    /// if anybody needs them, and destroys the departing pairs. The caller should keep what is left over: if its drop
-    /// panicked in here, the pairs that come later would be leaked. Returns false if a pair could not be destroyed, now
-    /// or earlier: then the device may still use the memory in flight.
+    /// if anybody needs them, and destroys the departing pairs. Returns false if a pair could not be destroyed, now or
+    /// earlier: then the device may still use the memory in flight.
     pub(in crate::completion) fn settle(&mut self, control: &Control) -> bool {
         self.read_mail(control);
         // A faulty device could give completions for ever, so the number of polls is limited. A correct device has no
@@ -106,10 +105,9 @@ impl PollState {
         let mut polls = control.room().capacity().saturating_mul(2).saturating_add(64);
         while polls > 0
             && self.needs_completions()
-            && let Ok(Some(completion)) = self.next::<()>(control, true)
+            && let Ok(Some(())) = self.with_next(control, true, |found| drop(found.into_completion::<()>()))
         {
             polls -= 1;
-            self.let_go(Some(Box::new(completion)));
         }
         while let Some(departing) = self.departing.pop() {
             self.destroy_departing(departing);
