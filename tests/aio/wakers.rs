@@ -443,7 +443,12 @@ fn close_now(has_deadline: bool) {
     }
     let panics = Arc::new(AtomicUsize::new(0));
     let bad = Waker::from(Arc::new(BadDrop(Arc::clone(&panics))));
-    assert!(Pin::new(&mut closing).poll(&mut Context::from_waker(&bad)).is_pending());
+    let polled = Pin::new(&mut closing).poll(&mut Context::from_waker(&bad));
+    // Under Miri, so much time can pass that the device is asked to flush once more, and does. Then nobody waits.
+    if cfg!(miri) && polled.is_ready() {
+        return;
+    }
+    assert!(polled.is_pending());
     drop(bad);
     panics.store(1, Ordering::SeqCst);
     assert!(catch_unwind(AssertUnwindSafe(|| drop(closing.now()))).is_err());
