@@ -405,6 +405,20 @@ fn the_front_door_is_small() {
     assert!(names.len() <= MOST_NAMES, "{} names at the crate root: {names:?}", names.len());
 }
 
+/// The page of the module `error` sorts its types by subject.
+#[test]
+fn the_list_of_errors_is_complete() {
+    let text = fs::read_to_string(root().join("src/front/error.rs")).unwrap();
+    let (documentation, exports) = text.split_once("\npub use").expect("the module is a list of exports");
+    let is_type = |word: &&str| word.starts_with(|first: char| first.is_ascii_uppercase());
+    let missing: Vec<_> = exports
+        .split(|c: char| !c.is_alphanumeric())
+        .filter(is_type)
+        .filter(|name| !documentation.contains(&format!("[`{name}`]")))
+        .collect();
+    assert!(missing.is_empty(), "the documentation of src/front/error.rs does not name {missing:?}");
+}
+
 /// Whether a line is longer than the formatter's 120 columns. Tables, pictures, addresses and strings are exempt,
 /// because they cannot be broken.
 fn is_too_long(line: &str) -> bool {

@@ -17,7 +17,7 @@ use crate::completion::{PollError, Success};
 use crate::domain::Brand;
 use crate::inflight::{PostError, Status, WorkId};
 use crate::memory::{Buffer, PeerMayRead, PeerMayWrite, RemoteRegion, RemoteWrite};
-use crate::queue::request::{self, FillMemory, Inline, Read, Write};
+use crate::queue::request_kinds::{self, FillMemory, Inline, Read, Write};
 use crate::queue::state::ReadyToSend;
 use crate::queue::transport::{Carries, OwnReceives, ReliableConnection, Transport};
 use crate::queue::{QueuePair, SendMemory};
@@ -169,7 +169,7 @@ impl<B: Brand, T: Transport> Connection<B, T> {
     /// As [`Sender::send`].
     pub fn send<M: SendMemory<B> + Returned<B>>(&mut self, memory: M) -> Result<Posted<B, M::Back>, PostError<M>>
     where
-        T: Carries<request::Send>,
+        T: Carries<request_kinds::Send>,
     {
         self.sender.send(memory)
     }

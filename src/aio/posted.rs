@@ -7,7 +7,7 @@ use crate::domain::Brand;
 use crate::inflight::{Entry, WorkId};
 use crate::memory::{Buffer, BufferList, SharedBuffer};
 use crate::queue::datagram::Addressed;
-use crate::queue::request::{Atomic, AtomicWrite, Fenced, Inline, Read, Send as SendKind, SendTo, Write};
+use crate::queue::request_kinds::{Atomic, AtomicWrite, Fenced, Inline, Read, Send as SendKind, SendTo, Write};
 use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;

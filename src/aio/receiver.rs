@@ -10,7 +10,7 @@ use crate::domain::Brand;
 use crate::inflight::{PostError, Status, WorkId};
 use crate::memory::Pool;
 use crate::queue::ReceiveHalf;
-use crate::queue::request::FillMemory;
+use crate::queue::request_kinds::FillMemory;
 use crate::queue::transport::{OwnReceives, ReliableConnection, Transport};
 use crate::types::Qpn;
 use futures_core::Stream;

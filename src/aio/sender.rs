@@ -17,7 +17,7 @@ use crate::memory::{
     Window, WindowRights, WindowType,
 };
 use crate::queue::datagram::Recipient;
-use crate::queue::request::{self, Atomic, BindWindow, Read, Revoke, SendInvalidating, SendTo, Write};
+use crate::queue::request_kinds::{self, Atomic, BindWindow, Read, Revoke, SendInvalidating, SendTo, Write};
 use crate::queue::transport::{Carries, ReliableConnection, Transport};
 use crate::queue::{RequestMemory, SendHalf, SendMemory};
 use crate::seal::KEY;
@@ -301,7 +301,7 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
     #[inline]
     pub fn send<R: SendMemory<B> + Returned<B>>(&mut self, memory: R) -> Result<Posted<B, R::Back>, PostError<R>>
     where
-        T: Carries<request::Send>,
+        T: Carries<request_kinds::Send>,
     {
         self.post_as(WorkRequest::send(memory), WorkRequest::into_inner)
     }

@@ -9,6 +9,29 @@
 //! The text of an error says what happened and, if the library knows it, what to do. If a section of
 //! `docs/failures.md` explains the error, the text names the section: `see docs/failures.md#retry-exceeded`.
 //!
+//! The errors by subject:
+//!
+//! - Devices, their ports, GIDs and events: [`OpenError`], [`NoActivePort`], [`NoGid`], [`TakeEventsError`],
+//!   [`EventsError`].
+//! - Domains: [`NamedDomainError`].
+//! - Completion queues: [`CompletionQueueError`], [`ResizeError`], [`PollError`], [`WaitError`].
+//! - Memory of the system: [`NoPages`], [`NoHugePages`], [`NoSharedMap`].
+//! - Regions: [`RegisterError`] with its [`RegisterFailure`], [`LockedMemoryLimit`]; at their end, [`DeregisterError`],
+//!   [`RejoinError`], [`NoBarrier`].
+//! - Pools: [`PoolError`], [`NoBuffer`].
+//! - Buffers: [`SplitError`], [`JoinError`], [`NotUnique`] with its [`NotUniqueReason`], [`TooLong`], [`OutOfBounds`],
+//!   [`ViewError`].
+//! - Memory of a peer: [`RecordError`], [`OutOfBounds`], [`NotAWord`].
+//! - Memory windows: [`NotBindable`], [`DeallocError`].
+//! - New queue pairs, shared receive queues and address handles: [`CreateError`], [`NoRoom`], [`AddressError`].
+//! - Transitions of a queue pair: [`TransitionError`] with its [`TransitionFailure`], [`AdvanceError`], [`Undrained`]
+//!   with its [`DrainFailure`], [`NotOnIwarp`].
+//! - The two halves of a queue pair: [`JoinHalvesError`], [`OfDifferentPairs`].
+//! - Requests: [`PostError`] with its [`RequestFlaw`]; for many at once [`PostAllError`] with its [`PostAllCause`], and
+//!   [`BatchError`] with its [`BatchCause`].
+//! - The end of a queue pair or a shared receive queue: [`DestroyError`], [`DestroySharedError`].
+//! - Everywhere: [`OutOfRange`], a number outside the range of its type; [`VerbError`], the errno of a verb.
+//!
 //! ```
 //! use interlock::error::PostError;
 //! use interlock::{Context, Limits};

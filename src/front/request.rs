@@ -19,7 +19,7 @@
 
 pub use crate::inflight::{Operation, PostedMemory, WorkId};
 pub use crate::queue::batch::Batch;
-pub use crate::queue::request::{
+pub use crate::queue::request_kinds::{
     Atomic, AtomicWrite, BindWindow, Fenced, Read, Revoke, Send, SendInvalidating, SendTo, Write,
 };
-pub use crate::queue::request::{CarriesImmediate, FillMemory, Inline, RequestMemory, SendMemory, WorkRequest};
+pub use crate::queue::request_kinds::{CarriesImmediate, FillMemory, Inline, RequestMemory, SendMemory, WorkRequest};

@@ -1,5 +1,5 @@
 //! Work requests in the form that the layers pass on: the action, its memory, and the checks before a post. Programs
-//! make them with the constructors in `queue/request.rs`.
+//! make them with the constructors in `queue/request_kinds.rs`.
 
 use super::entry::sealed::Postable;
 use super::peers::To;

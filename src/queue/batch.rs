@@ -1,6 +1,6 @@
 //! Batches: requests that are handed to the device together.
 
-use super::request::RequestMemory;
+use super::request_kinds::RequestMemory;
 use super::transport::{Carries, ReliableConnection};
 use crate::domain::Brand;
 use crate::inflight::{self, BatchError, PostError, RawBatch, SendQueue, WorkId, WorkRequest};

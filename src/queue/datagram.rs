@@ -1,7 +1,7 @@
 //! The recipients of datagrams: address handles, and queue pairs behind them.
 
 use super::attributes::PeerPath;
-use super::request::{RequestMemory, SendMemory, SendTo, sealed};
+use super::request_kinds::{RequestMemory, SendMemory, SendTo, sealed};
 use crate::completion::Datagram;
 use crate::device::{LinkLayer, Port};
 use crate::domain::brand::Branded;

@@ -4,7 +4,7 @@ use super::attributes::Modify;
 use super::batch::{Batch, batch};
 #[cfg(feature = "aio")]
 use super::places::QueueIds;
-use super::request::{self, BindWindow, FillMemory, RequestMemory, Revoke, SendInvalidating, SendMemory};
+use super::request_kinds::{self, BindWindow, FillMemory, RequestMemory, Revoke, SendInvalidating, SendMemory};
 use super::transport::{Carries, ReliableConnection, Transport, header_bytes};
 use super::untyped::PairCore;
 use crate::domain::Brand;
@@ -139,7 +139,7 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
     #[inline]
     pub fn post_send<M: SendMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
     where
-        T: Carries<request::Send>,
+        T: Carries<request_kinds::Send>,
     {
         self.half.0.post(WorkRequest::send(memory), WorkRequest::into_inner)
     }

@@ -39,7 +39,7 @@ mod pair;
 mod pair_end;
 mod pair_post;
 mod places;
-pub mod request;
+pub mod request_kinds;
 mod session;
 pub(crate) mod shared;
 pub(crate) mod state;
@@ -60,6 +60,6 @@ pub(crate) use pair::BETWEEN_KICKS;
 pub use pair::QueuePair;
 #[cfg(feature = "aio")]
 pub(crate) use places::QueueIds;
-pub(crate) use request::{RequestMemory, SendMemory, WorkRequest};
+pub(crate) use request_kinds::{RequestMemory, SendMemory, WorkRequest};
 pub(crate) use state::State;
 pub(crate) use transport::{Carries, ReliableConnection};

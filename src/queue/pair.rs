@@ -4,7 +4,7 @@ use super::attributes::{Limits, Modify};
 use super::error::{DestroyError, DrainFailure, Undrained};
 use super::halves::{JoinHalvesError, ReceiveHalf, SendHalf};
 use super::local_port::LocalPort;
-use super::request::Inline;
+use super::request_kinds::Inline;
 use super::state::{DeviceState, Errored, OnPort, ReadyToSend, SendQueueDrain, State};
 use super::transport::{Connectionless, OwnReceives, ReliableConnection, Transport, code};
 use super::untyped::{UndestroyedPair, UntypedPair};

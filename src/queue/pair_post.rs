@@ -3,7 +3,7 @@
 use super::batch::{Batch, batch};
 use super::datagram::Recipient;
 use super::pair::QueuePair;
-use super::request::{
+use super::request_kinds::{
     self, Atomic, AtomicWrite, BindWindow, FillMemory, Read, RequestMemory, Revoke, SendInvalidating, SendMemory,
     SendTo, Write,
 };
@@ -75,7 +75,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     pub fn post_send<M: SendMemory<B>>(&mut self, memory: M) -> Result<WorkId, PostError<M>>
     where
         S: PostSend,
-        T: Carries<request::Send>,
+        T: Carries<request_kinds::Send>,
     {
         self.inner.send.post(WorkRequest::send(memory), WorkRequest::into_inner)
     }
@@ -135,7 +135,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ) -> Result<WorkId, PostError<M>>
     where
         S: PostSend,
-        T: Carries<request::Send>,
+        T: Carries<request_kinds::Send>,
     {
         let request = WorkRequest::send(memory).with_immediate(immediate);
         self.inner.send.post(request, WorkRequest::into_inner)

@@ -1,7 +1,9 @@
 //! Transports of a queue pair, and which operation exists on which.
 
 use super::attributes::{DatagramInitAttributes, InitAttributes, ToInit};
-use super::request::{Atomic, AtomicWrite, BindWindow, Fenced, Read, Revoke, Send, SendInvalidating, SendTo, Write};
+use super::request_kinds::{
+    Atomic, AtomicWrite, BindWindow, Fenced, Read, Revoke, Send, SendInvalidating, SendTo, Write,
+};
 use crate::inflight::HEADER_BYTES;
 use crate::memory::{Type1, WindowType};
 use crate::sys::ibv_qp_type;

@@ -29,7 +29,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         without: "the brand in what can be sent",
         changes: &[
-            ("queue/request.rs", "impl<B> SendMemory<B> for Buffer<B>", "impl<A, B> SendMemory<B> for Buffer<A>"),
+            ("queue/request_kinds.rs", "impl<B> SendMemory<B> for Buffer<B>", "impl<A, B> SendMemory<B> for Buffer<A>"),
             ("inflight/entry.rs", "impl<B> Postable<B> for Buffer<B>", "impl<A, B> Postable<B> for Buffer<A>"),
             // With the two changes above, the compiler cannot infer the brand here.
             ("queue/pair_post.rs", "self.inner.send.post(", "self.inner.send.post::<B, _, _, _>("),

@@ -10,9 +10,10 @@
 //! Nothing may block for long under that lock. One call would: on iWARP, `rdma_destroy_id` waits until the peer has
 //! answered the connect or accept of the identifier, which may take ten seconds or as long as the peer likes. So an
 //! identifier that is dropped before its answer becomes [departing](Departing): the thread that takes its answer
-//! destroys it. If the program has dropped the channel, a [thread](reap) of this library takes the answer. That thread
-//! ends when no such identifier is left.
+//! destroys it.
 #![allow(unsafe_code, reason = "calls librdmacm")]
+
+mod departing;
 
 use super::{
     BoundDevice, EventParameters, IdOption, MAX_PRIVATE_DATA, NewId, OpenFailure, Parameters, PortSpace, RawChannel,
@@ -26,14 +27,15 @@ use crate::sync::lock;
 use crate::sys::rdmacm::{self as sys, rdma_cm_event, rdma_cm_id, rdma_event_channel, rdma_port_space};
 use crate::sys::{ibv_event_type, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
 use crate::verb_error::{VerbError, note_leak};
+use departing::{Departing, is_answer, look_after_orphans};
 use libc::{sockaddr_in, sockaddr_in6};
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::{Duration, Instant};
-use std::{fmt, fs, io, mem, ptr, ptr::NonNull, slice, thread};
+use std::time::Duration;
+use std::{fmt, fs, io, mem, ptr, ptr::NonNull, slice};
 
 /// Serialises calls of librdmacm; the documentation of this module says which.
 static LIBRARY: Mutex<()> = Mutex::new(());
@@ -150,22 +152,13 @@ impl Handle {
 
     /// Takes an event, if there is one, passes it to `read`, and acknowledges it. Also destroys the departing
     /// identifiers that no longer wait for a peer.
-    fn take<R>(
-        &self,
-        departing: &Mutex<Vec<Departing>>,
-        read: impl FnOnce(&TakenEvent<'_>) -> R,
-    ) -> Result<Option<R>, VerbError> {
+    fn take<R>(&self, departing: &Departing, read: impl FnOnce(&TakenEvent<'_>) -> R) -> Result<Option<R>, VerbError> {
         let library = Library::lock();
-        destroy_answered(&mut lock(departing), &library);
+        departing.destroy_answered(&library);
         let Some(event) = TakenEvent::take(self, &library)? else { return Ok(None) };
         let (seen, id, kind) = (read(&event), event.fields().id, event.kind());
         let acknowledged = event.acknowledge();
-        let mut departing = lock(departing);
-        if let Some(found) = departing.iter_mut().find(|found| found.id.raw.0.as_ptr() == id) {
-            found.waiting.see(kind, Instant::now());
-            destroy_answered(&mut departing, &library);
-        }
-        drop(departing);
+        departing.see(id, kind, &library);
         // If the acknowledgement has failed, the last line drops `seen`, which can hold a new identifier. The drop of
         // an identifier locks `LIBRARY`. So unlock `LIBRARY` first.
         drop(library);
@@ -245,64 +238,18 @@ impl<'l> TakenEvent<'l> {
     }
 }
 
-/// An identifier that the program has dropped before it took the peer's answer. It is destroyed when the answer is
-/// taken.
-struct Departing {
-    id: OwnedId,
-    waiting: Waiting,
-}
-
-/// Destroys the departing identifiers that have had their answer.
-fn destroy_answered(departing: &mut Vec<Departing>, library: &Library) {
-    let now = Instant::now();
-    while let Some(at) = departing.iter().position(|found| found.waiting.is_over(now)) {
-        departing.swap_remove(at).id.destroy(library);
-    }
-}
-
-/// What has happened to a departing identifier. This tells whether a destroy would still wait for the peer.
-#[derive(Clone, Copy, Default)]
-struct Waiting {
-    is_answered: bool,
-    /// When this process learned that the device was removed. After a removal, the kernel ends the identifier by
-    /// itself, as soon as the device has released it. No event reports that.
-    removed: Option<Instant>,
-}
-
-impl Waiting {
-    fn see(&mut self, event: RawEventKind, now: Instant) {
-        self.is_answered |= is_answer(event);
-        if event == RawEventKind::DEVICE_REMOVAL {
-            self.removed.get_or_insert(now);
-        }
-    }
-
-    /// Whether a destroy no longer waits for the peer.
-    fn is_over(&self, now: Instant) -> bool {
-        self.is_answered || self.removed.is_some_and(|at| now.duration_since(at) >= REMOVED_FOR)
-    }
-}
-
-/// Whether an event reports the outcome of a connect or of an accept.
-fn is_answer(event: RawEventKind) -> bool {
-    (RawEventKind::CONNECT_RESPONSE.0..=RawEventKind::DISCONNECTED.0).contains(&event.0)
-}
-
-/// After this time, a removed device has released its connections: soft iWARP waits for an answer 10 s at most.
-const REMOVED_FOR: Duration = Duration::from_secs(15);
-
 /// An event channel of the program. Each identifier keeps it alive.
 struct Channel {
     handle: Arc<Handle>,
     /// The identifiers that the program has dropped, and that cannot be destroyed yet.
-    departing: Mutex<Vec<Departing>>,
+    departing: Departing,
 }
 
 /// `rdma_create_event_channel`, with a descriptor that does not block.
 pub(super) fn open() -> Result<Arc<dyn RawChannel>, OpenFailure> {
     check_devices(release(), || rdma_core::devices().unwrap_or_default())?;
     look_after_orphans();
-    let channel = Channel { handle: Arc::new(Handle::create()?), departing: Mutex::default() };
+    let channel = Channel { handle: Arc::new(Handle::create()?), departing: Departing::default() };
     unblock(channel.handle.fd().as_raw_fd(), "ioctl on the events of rdma_cm")?;
     Ok(Arc::new(channel))
 }
@@ -315,65 +262,7 @@ impl fmt::Debug for Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        let departing = mem::take(&mut *lock(&self.departing));
-        if !departing.is_empty() {
-            let handle = Arc::clone(&self.handle);
-            lock(&ORPHANS).channels.push(Orphan { handle, departing: Mutex::new(departing) });
-            look_after_orphans();
-        }
-    }
-}
-
-/// A channel that the program has dropped, with its departing identifiers.
-struct Orphan {
-    handle: Arc<Handle>,
-    departing: Mutex<Vec<Departing>>,
-}
-
-impl Orphan {
-    /// Takes events, and destroys the identifiers that no longer wait for a peer. Returns whether none is left.
-    fn settle(&self) -> bool {
-        while let Ok(Some(())) = self.handle.take(&self.departing, |_| ()) {}
-        lock(&self.departing).is_empty()
-    }
-}
-
-/// Channels that the program has dropped while they had departing identifiers. Lock order: this before [`LIBRARY`].
-static ORPHANS: Mutex<Orphans> = Mutex::new(Orphans { channels: Vec::new(), are_looked_after: false });
-
-struct Orphans {
-    channels: Vec<Orphan>,
-    /// Whether the thread that runs [`reap`] is running.
-    are_looked_after: bool,
-}
-
-/// Starts the thread that looks after orphans, if there are orphans and the thread is not running. If the thread does
-/// not start, the next open or drop of a channel tries again.
-fn look_after_orphans() {
-    let mut orphans = lock(&ORPHANS);
-    if !orphans.channels.is_empty() && !orphans.are_looked_after {
-        let name = "interlock-cm".to_owned();
-        orphans.are_looked_after = thread::Builder::new().name(name).spawn(reap).is_ok();
-    }
-}
-
-/// How long the thread sleeps between two checks of the channels: the shortest and the longest time.
-const NAPS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
-
-/// Destroys the identifiers of orphans that have had their answer, until no orphan is left.
-fn reap() {
-    let [shortest, longest] = NAPS;
-    let mut nap = shortest;
-    loop {
-        thread::sleep(nap);
-        let mut orphans = lock(&ORPHANS);
-        let before = orphans.channels.len();
-        orphans.channels.retain(|orphan| !orphan.settle());
-        if orphans.channels.is_empty() {
-            orphans.are_looked_after = false;
-            return;
-        }
-        nap = if orphans.channels.len() < before { shortest } else { longest.min(2 * nap) };
+        self.departing.outlive_channel(&self.handle);
     }
 }
 
@@ -603,8 +492,7 @@ impl Drop for Id {
         // after the check and before the push. If no further event came, nobody would destroy the identifier.
         if self.awaits_answer(&library) {
             let is_removed = self.raw.members(&library).is_some_and(|id| id.context.addr() as u64 & REMOVED != 0);
-            let waiting = Waiting { removed: is_removed.then(Instant::now), ..Waiting::default() };
-            lock(&self.channel.departing).push(Departing { id: self.raw.take(), waiting });
+            self.channel.departing.add(self.raw.take(), is_removed);
             return;
         }
         for group in mem::take(&mut self.groups) {
@@ -833,27 +721,6 @@ mod tests {
     }
 
     /// A removal that comes before the answer does not end the wait immediately: the destroy would still block.
-    #[test]
-    fn a_departing_identifier_waits_for_its_answer_or_for_some_time_after_a_removal() {
-        let start = Instant::now();
-        let [soon, later] = [REMOVED_FOR / 2, REMOVED_FOR].map(|time| start + time);
-        let seen = |events: &[RawEventKind], now| {
-            let mut waiting = Waiting::default();
-            events.iter().for_each(|&event| waiting.see(event, start));
-            waiting.is_over(now)
-        };
-        assert!(!seen(&[RawEventKind::ADDR_CHANGE, RawEventKind::ROUTE_RESOLVED], later));
-        assert!(seen(&[RawEventKind::REJECTED], start) && seen(&[RawEventKind::ESTABLISHED], start));
-        let removal = RawEventKind::DEVICE_REMOVAL;
-        assert!(!seen(&[removal], soon) && seen(&[removal], later));
-        assert!(seen(&[removal, RawEventKind::UNREACHABLE], start));
-        // A second removal does not restart the timeout.
-        let mut waiting = Waiting::default();
-        waiting.see(removal, start);
-        waiting.see(removal, soon);
-        assert!(waiting.is_over(later));
-    }
-
     #[test]
     fn a_short_timeout_is_not_rounded_to_none() {
         let nanos = [0, 1, 999, 1_000_000, 1_000_001];
