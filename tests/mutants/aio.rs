@@ -96,7 +96,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "aio/sender.rs",
             "    pub fn send<R: SendMemory<B> + Returned<B>>(&mut self, memory: R) -> Result<Posted<B, R::Back>, PostError<R>>
     where
-        T: Carries<request::Send>,
+        T: Carries<request_kinds::Send>,
     {",
             "    pub fn send<C>(&mut self, _: Buffer<C>) -> Result<Posted<B, Buffer<B>>, PostError<Buffer<C>>> {
                 unimplemented!()
@@ -106,7 +106,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
                 memory: R,
             ) -> Result<Posted<B, R::Back>, PostError<R>>
     where
-        T: Carries<request::Send>,
+        T: Carries<request_kinds::Send>,
     {",
         )],
         cases: &["aio/a_task_sends_no_buffer_of_another_domain"],
