@@ -19,6 +19,8 @@ pub enum NotOnIwarp {
     Immediates,
     /// Atomics, atomic writes, and memory for them.
     Atomics,
+    /// Queue pairs, on the devices of this provider: its polls may report old completions as new ones there.
+    QueuePairs,
 }
 
 impl NotOnIwarp {
@@ -34,6 +36,10 @@ impl NotOnIwarp {
             Self::Immediates => "this is an iWARP device, which carries no immediates: put the number into the message",
             Self::Atomics => {
                 "this is an iWARP device, which has no atomics: let the program that owns the memory change it"
+            }
+            Self::QueuePairs => {
+                "queue pairs of this device are not safe while it is an iWARP device, because of a fault in its provider: \
+                 switch the card to RoCE"
             }
         }
     }

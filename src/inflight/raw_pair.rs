@@ -89,9 +89,6 @@ impl RawPair {
         if functions.post_send.is_none() || functions.post_recv.is_none() {
             return Err(VerbError::new("ibv_post_send", libc::EOPNOTSUPP));
         }
-        if context.is_iwarp() && context.promises().quirks.not_on_iwarp {
-            return Err(VerbError::unsupported("ibv_create_qp"));
-        }
         let PairAttributes { sends, receives, cap, kind: qp_type, posting, .. } = *asked;
         let needs = PairNeeds {
             domain: Arc::clone(domain.handle()),

@@ -303,8 +303,13 @@ impl UntypedPair {
                 return Err(CreateError::Depth { asked, most: MAX_DEPTH });
             }
         }
-        if domain.context.is_iwarp() && code::<T>() != code::<ReliableConnection>() {
-            return Err(CreateError::NotOnIwarp(NotOnIwarp::OtherTransports));
+        if domain.context.is_iwarp() {
+            if domain.context.promises().quirks.not_on_iwarp {
+                return Err(CreateError::NotOnIwarp(NotOnIwarp::QueuePairs));
+            }
+            if code::<T>() != code::<ReliableConnection>() {
+                return Err(CreateError::NotOnIwarp(NotOnIwarp::OtherTransports));
+            }
         }
         let functions = domain.context.functions();
         if functions.post_send.is_none() || functions.post_recv.is_none() {

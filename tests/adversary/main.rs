@@ -10,7 +10,7 @@ mod scopes;
 mod threads;
 mod verbs;
 
-use interlock::error::{CreateError, TakeEventsError, TransitionError, TransitionFailure};
+use interlock::error::{CreateError, NotOnIwarp, TakeEventsError, TransitionError, TransitionFailure};
 
 use interlock::memory::{BufferList, Foreign};
 use interlock::number::Qkey;
@@ -528,6 +528,23 @@ fn beside_polls<B: interlock::Brand>(poller: &mut Poller<B>, f: impl FnOnce()) {
         f();
         is_over.store(true, Ordering::Release);
     });
+}
+
+/// In iWARP mode, polls of libirdma could report old completions as new ones.
+#[test]
+fn a_provider_that_is_wrong_on_iwarp_makes_no_pairs_there() {
+    for profile in [Profile::IrdmaIwarp, Profile::Irdma, Profile::Siw, Profile::IwarpAdversary(0)] {
+        let (fabric, domain, _port) = stage!(profile);
+        let (queue, _poller) = domain.completion_queue(64).unwrap();
+        match domain.reliable(&queue, &LIMITS) {
+            Ok(_) => assert_ne!(profile, Profile::IrdmaIwarp),
+            Err(error) => {
+                assert_eq!(profile, Profile::IrdmaIwarp, "{error}");
+                assert!(matches!(error, CreateError::NotOnIwarp(NotOnIwarp::QueuePairs)), "{error}");
+            }
+        }
+        assert_eq!(fabric.violations(), <Vec<String>>::new(), "{profile:?}");
+    }
 }
 
 /// With some providers, requests of a pair that is used again could complete before the device has executed them.

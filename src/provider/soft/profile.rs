@@ -17,8 +17,8 @@ use std::{collections::BTreeMap, sync::Mutex};
 /// example, if requests may complete in any order, the library signals every request.
 ///
 /// The devices `soft0` and `soft1` take the profile that the environment variable `INTERLOCK_SOFT_PROFILE` names when
-/// they are first used: `specification`, `rxe`, `siw`, `mlx5`, `mlx4`, `irdma`, `bnxt_re`, `hns`, `efa`,
-/// `adversary:SEED`, or `iwarp-adversary:SEED`. On these two devices a violation aborts the process.
+/// they are first used: `specification`, `rxe`, `siw`, `mlx5`, `mlx4`, `irdma`, `irdma-iwarp`, `bnxt_re`,
+/// `hns`, `efa`, `adversary:SEED`, or `iwarp-adversary:SEED`. On these two devices a violation aborts the process.
 ///
 /// # Examples
 ///
@@ -51,6 +51,8 @@ pub enum Profile {
     /// of a destroyed pair; a failure may be reported for another request; the first element of an empty list is read;
     /// after a failed destroy an object is half-destroyed.
     Irdma,
+    /// As [`Irdma`](Self::Irdma), on an iWARP device. The library makes no queue pairs there.
+    IrdmaIwarp,
     /// Behaves like `libbnxt_re`: a failure may be reported for another request; flushes make no event.
     BnxtRe,
     /// Behaves like `libhns`: short messages reach memory when their completion is polled; no poll may find a
@@ -79,7 +81,7 @@ impl Profile {
             Self::Siw => &reviewed::SIW,
             Self::Mlx5 => &reviewed::MLX5,
             Self::Mlx4 => &reviewed::MLX4,
-            Self::Irdma => &reviewed::IRDMA,
+            Self::Irdma | Self::IrdmaIwarp => &reviewed::IRDMA,
             Self::BnxtRe => &reviewed::BNXT_RE,
             Self::Hns => &reviewed::HNS,
             Self::Efa => &reviewed::EFA,
@@ -99,6 +101,7 @@ impl Profile {
             "mlx5" => Self::Mlx5,
             "mlx4" => Self::Mlx4,
             "irdma" => Self::Irdma,
+            "irdma-iwarp" => Self::IrdmaIwarp,
             "bnxt_re" => Self::BnxtRe,
             "hns" => Self::Hns,
             "efa" => Self::Efa,
@@ -116,7 +119,7 @@ impl Profile {
 
     /// Whether the devices are iWARP ones: rdma_cm alone connects their pairs.
     pub(super) fn is_iwarp(self) -> bool {
-        matches!(self, Self::Siw | Self::IwarpAdversary(_))
+        matches!(self, Self::Siw | Self::IrdmaIwarp | Self::IwarpAdversary(_))
     }
 
     /// The seed of an adversary.
@@ -144,7 +147,7 @@ impl Profile {
             Self::Mlx4 => {
                 Habits { purges: ALWAYS, leaves_fields: true, reuses: true, odd_codes: true, grants_more: true, ..NONE }
             }
-            Self::Irdma => Habits {
+            Self::Irdma | Self::IrdmaIwarp => Habits {
                 shifts_blame: true,
                 empty_polls: 8,
                 leaves_fields: true,
