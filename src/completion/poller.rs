@@ -274,7 +274,7 @@ pub(super) struct PollState {
     /// How many completions named no request in flight.
     unknown: u64,
     /// Whether the completion queue has failed, or may not be polled any more.
-    failed: bool,
+    pub(super) failed: bool,
     /// What the poller has no more use for, if it is [kept](Self::keep_leftovers).
     leftovers: Vec<Leftover>,
     keeps_leftovers: bool,

@@ -1,6 +1,6 @@
 //! Changing the capacity of a completion queue.
 
-use super::poller::{Poller, PollerParts};
+use super::poller::{PollError, Poller, PollerParts};
 use crate::device::Context;
 use crate::verb_error::VerbError;
 use std::sync::Arc;
@@ -39,6 +39,9 @@ pub enum ResizeError {
          create another queue"
     )]
     Failed(#[source] VerbError),
+    /// The queue has failed before, so the device was not asked.
+    #[error(transparent)]
+    Unusable(#[from] PollError),
 }
 
 impl<B> Poller<B> {
@@ -49,7 +52,8 @@ impl<B> Poller<B> {
     ///
     /// # Errors
     ///
-    /// [`ResizeError::Failed`] if the queue is lost. After any other [`ResizeError`] the queue is unchanged.
+    /// [`ResizeError::Failed`] if the queue is lost; from then on, [`ResizeError::Unusable`]. After any other
+    /// [`ResizeError`] the queue is unchanged.
     ///
     /// # Examples
     ///
@@ -69,6 +73,9 @@ impl<B> Poller<B> {
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&mut self, entries: u32) -> Result<(), ResizeError> {
         let PollerParts { state, queue } = &mut *self.parts;
+        if state.failed {
+            return Err(PollError::Failed.into());
+        }
         let context = &queue.domain.context;
         if !context.promises().resizes {
             return Err(ResizeError::Refused(VerbError::new("ibv_resize_cq", libc::EOPNOTSUPP)));
