@@ -5,7 +5,7 @@ use interlock::attributes::ConnectAttributes;
 use interlock::memory::{Growth, PoolOptions, SizeClass};
 use interlock::number::RetryCount;
 use interlock::shared::{SharedLimits, SharedReceiveQueue};
-use interlock::soft::{Fabric, Fault, Verb};
+use interlock::soft::{Fabric, Fault, Profile, Verb};
 use interlock::transport::OnShared;
 use interlock::{
     Brand, Buffer, Completion, CompletionQueue, Context, Limits, Poller, Port, PostError, ProtectionDomain, QueuePair,
@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{self, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{mem, thread};
 use support::Queues;
 
@@ -485,3 +485,54 @@ support::also_extended![
     a_poller_that_was_dropped_never_drops_shared_receives,
     a_waker_never_meets_a_lock_when_the_receives_of_a_queue_are_dropped,
 ];
+
+/// Makes a stage on a device whose pairs only the poller destroys. The device makes promises, and neither posts nor
+/// destroys fail there.
+macro_rules! left_to_poller {
+    () => {{
+        interlock::domain! { struct Test; }
+        let is_left_to_poller = |&seed: &u64| {
+            let context = Context::open_on(&Fabric::with_profile(Profile::Adversary(seed)), "dev").unwrap();
+            !context.promises().pairs_may_have_two_queues()
+        };
+        let seed = (0..).map(|number| 8 * number + 2).find(is_left_to_poller).unwrap();
+        let fabric = Fabric::manual_with_profile(Profile::Adversary(seed));
+        let domain = Context::open_on(&fabric, "dev").unwrap().named_domain(Test).unwrap();
+        Stage::new(fabric, domain)
+    }};
+}
+
+/// The device refuses to move a dropped pair to Error, so it may take another shared receive for the pair at any time.
+/// With some providers, no poll may meet the completion of a destroyed pair. So the poller does not destroy the pair.
+#[test]
+fn a_pair_that_still_receives_is_not_destroyed() {
+    let mut stage = left_to_poller!();
+    stage.stock(2);
+    stage.fabric.inject(fails(Verb::ModifyQp, 1000));
+    let room = stage.queue.room();
+    drop(stage.servers.remove(0));
+    for _ in 0..2 {
+        assert!(stage.received().is_empty());
+        thread::sleep(Duration::from_millis(25));
+    }
+    stage.message(0);
+    assert_eq!(stage.received().len(), 1, "the pair still receives");
+    assert_eq!(stage.queue.room(), room, "the pair is still there");
+    assert_eq!(stage.fabric.violations(), <Vec<String>>::new());
+}
+
+/// The second attempt succeeds. Some time later the poller destroys the pair.
+#[test]
+fn a_pair_that_is_flushed_late_is_destroyed_in_the_end() {
+    let mut stage = left_to_poller!();
+    stage.fabric.inject(fails(Verb::ModifyQp, 2));
+    let room = stage.queue.room();
+    drop(stage.servers.remove(0));
+    let begin = Instant::now();
+    while stage.queue.room() == room {
+        stage.all();
+        assert!(begin.elapsed() < Duration::from_secs(30), "the pair is never destroyed");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(stage.fabric.violations(), <Vec<String>>::new());
+}
