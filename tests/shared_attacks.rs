@@ -79,6 +79,17 @@ impl<B: Brand> Stage<B> {
         std::iter::from_fn(|| self.poller.poll().unwrap()).take(100).collect()
     }
 
+    /// Polls until the poller has destroyed a pair, whose room in the completion queue is free then.
+    fn poll_until_room_is_more_than(&mut self, room: u32) {
+        let begin = Instant::now();
+        while self.queue.room() == room {
+            self.all();
+            assert!(begin.elapsed() < Duration::from_secs(30), "the pair is never destroyed");
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(self.fabric.violations(), <Vec<String>>::new());
+    }
+
     /// The ids of the receives that have completed.
     fn received(&mut self) -> Vec<WorkId> {
         self.all().into_iter().map(|c| c.check().unwrap()).filter(is_receive).map(|s| s.id()).collect()
@@ -512,13 +523,23 @@ fn a_pair_that_is_flushed_late_is_destroyed_in_the_end() {
     stage.fabric.inject(fails(Verb::ModifyQp, 2));
     let room = stage.queue.room();
     drop(stage.servers.remove(0));
-    let begin = Instant::now();
-    while stage.queue.room() == room {
-        stage.all();
-        assert!(begin.elapsed() < Duration::from_secs(30), "the pair is never destroyed");
-        thread::sleep(Duration::from_millis(5));
+    stage.poll_until_room_is_more_than(room);
+}
+
+/// No device moves a pair from Reset to Error. But such a pair receives nothing.
+#[test]
+fn a_pair_that_was_never_moved_is_destroyed() {
+    let mut stage = left_to_poller!();
+    for is_moved in [false, true] {
+        let pair = stage.shared.reliable(&stage.queue, &LIMITS).unwrap();
+        let room = stage.queue.room();
+        if is_moved {
+            drop(pair.into_init(&stage.port).unwrap())
+        } else {
+            drop(pair)
+        }
+        stage.poll_until_room_is_more_than(room);
     }
-    assert_eq!(stage.fabric.violations(), <Vec<String>>::new());
 }
 
 support::also_extended![
@@ -540,4 +561,5 @@ support::also_extended![
     a_waker_never_meets_a_lock_when_the_receives_of_a_queue_are_dropped,
     a_pair_that_still_receives_is_not_destroyed,
     a_pair_that_is_flushed_late_is_destroyed_in_the_end,
+    a_pair_that_was_never_moved_is_destroyed,
 ];

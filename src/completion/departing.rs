@@ -20,10 +20,10 @@ pub(crate) trait Departing: Send + Sync {
     fn slots(&self) -> [Option<usize>; 2];
     /// Whether the pair receives from a shared receive queue.
     fn is_on_shared(&self) -> bool;
-    /// Whether the pair is in Error, as far as the device has said. Before, it may still take shared receives.
-    fn is_in_error(&self) -> bool;
+    /// Whether the device may fill another receive for the pair.
+    fn may_receive(&self) -> bool;
     /// Moves the pair to Error again: some devices flush only on such a call.
-    fn flush_again(&mut self);
+    fn flush_again(&self);
     /// Destroys the pair. Nobody may poll its completion queue meanwhile.
     fn destroy(&mut self) -> Result<Quiescent, VerbError>;
     /// What the destroy has left.
@@ -53,21 +53,21 @@ const SHARED_GRACE: Duration = Duration::from_millis(20);
 /// A [`Departing`] pair that waits for its destroy.
 pub(super) struct Departure {
     pub(super) pair: Box<dyn Departing>,
-    /// When the poller first knew that the pair is in Error.
-    in_error_since: Option<Instant>,
+    /// When the poller first knew that the device fills no more receives for the pair.
+    quiet_since: Option<Instant>,
     flushed: Instant,
 }
 
 impl Departure {
     pub(super) fn new(pair: Box<dyn Departing>) -> Self {
         let now = Instant::now();
-        Self { in_error_since: pair.is_in_error().then_some(now), pair, flushed: now }
+        Self { quiet_since: (!pair.may_receive()).then_some(now), pair, flushed: now }
     }
 
     /// Whether the device takes no more shared receives for the pair, and has had its time to finish those that it has
     /// taken.
     pub(super) fn is_past_grace(&self) -> bool {
-        !self.pair.is_on_shared() || self.in_error_since.is_some_and(|since| since.elapsed() >= SHARED_GRACE)
+        !self.pair.is_on_shared() || self.quiet_since.is_some_and(|since| since.elapsed() >= SHARED_GRACE)
     }
 
     /// Asks the device again to flush, if [`FLUSH_INTERVAL`] has passed since the last time.
@@ -75,8 +75,8 @@ impl Departure {
         if self.flushed.elapsed() >= FLUSH_INTERVAL {
             self.flushed = Instant::now();
             self.pair.flush_again();
-            if self.in_error_since.is_none() && self.pair.is_in_error() {
-                self.in_error_since = Some(self.flushed);
+            if self.quiet_since.is_none() && !self.pair.may_receive() {
+                self.quiet_since = Some(self.flushed);
             }
         }
     }

@@ -20,7 +20,10 @@ use crate::domain::DomainInner;
 use crate::inflight::ledger::Poster;
 use crate::memory::WindowCore;
 use crate::provider::handles::{self, PairNeeds};
-use crate::sys::{self, ibv_qp_attr_mask as Mask, ibv_qp_create_send_ops_flags as SendOps, ibv_qp_type};
+use crate::sync::{AtomicBool, Ordering};
+use crate::sys::{
+    self, ibv_qp_attr_mask as Mask, ibv_qp_create_send_ops_flags as SendOps, ibv_qp_state as State, ibv_qp_type,
+};
 use crate::types::{Gid, Qpn};
 use crate::verb_error::VerbError;
 use std::{mem, ptr::NonNull, sync::Arc};
@@ -39,6 +42,8 @@ pub(crate) struct RawPair {
     /// In a box, since few pairs have attachments.
     attachments: Option<Box<Attachments>>,
     domain: Arc<DomainInner>,
+    /// See [`may_receive`](Self::may_receive).
+    may_receive: AtomicBool,
 }
 
 /// Objects that must end before the pair can be destroyed.
@@ -116,6 +121,8 @@ impl RawPair {
             parked: (qp_type == ibv_qp_type::IBV_QPT_UD).then(Parked::default),
             attachments: None,
             domain: Arc::clone(domain),
+            // On iWARP, rdma_cm moves the pair, and not this library.
+            may_receive: AtomicBool::new(context.is_iwarp()),
         };
         Ok((pair, granted))
     }
@@ -174,13 +181,29 @@ impl RawPair {
 
     /// `ibv_modify_qp`.
     pub(crate) fn modify(&self, attributes: &mut sys::ibv_qp_attr, mask: Mask) -> Result<(), VerbError> {
-        self.handle.modify(attributes, mask)
+        let to = (mask.0 & Mask::IBV_QP_STATE.0 != 0).then_some(attributes.qp_state);
+        if matches!(to, Some(State::IBV_QPS_RTR | State::IBV_QPS_RTS)) {
+            self.may_receive.store(true, Ordering::Relaxed);
+        }
+        self.handle.modify(attributes, mask)?;
+        if to == Some(State::IBV_QPS_ERR) {
+            self.may_receive.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether the device may fill another receive for the pair: the pair has left Init, and has not moved to Error or
+    /// Reset since.
+    pub(crate) fn may_receive(&self) -> bool {
+        self.may_receive.load(Ordering::Relaxed)
     }
 
     /// Moves the pair to Reset. Returns the proof that the device is done with the requests of the pair, if pairs
     /// can be reset with this provider.
     pub(crate) fn reset(&self) -> Result<Option<Quiescent>, VerbError> {
-        self.handle.reset(self.domain.context.promises())
+        let quiescent = self.handle.reset(self.domain.context.promises())?;
+        self.may_receive.store(false, Ordering::Relaxed);
+        Ok(quiescent)
     }
 
     /// `ibv_query_qp`, for the fields of `mask`.
@@ -258,6 +281,7 @@ impl RawPair {
             parked: self.parked.take(),
             attachments: self.attachments.take(),
             domain: Arc::clone(&self.domain),
+            may_receive: AtomicBool::new(self.may_receive()),
         }
     }
 }

@@ -23,17 +23,15 @@ pub(super) struct DepartingPair {
     /// The shared receive queue must outlive the pair, so this field comes after `raw`.
     pub(super) _shared: Option<Arc<SharedCore>>,
     pub(super) domain: Arc<DomainInner>,
-    /// Whether the device has moved the pair to Error.
-    pub(super) is_in_error: bool,
 }
 
 impl DepartingPair {
     /// Moves the pair to Error, so that the device flushes its requests in flight.
-    pub(super) fn flush(&mut self) {
+    pub(super) fn flush(&self) {
         let mut modify = Modify::to(raw_state::IBV_QPS_ERR);
-        // If it fails, the poller calls `flush_again` from time to time. At the latest, the drop of the completion
-        // queue destroys the pair.
-        self.is_in_error |= self.raw.modify(&mut modify.attributes, modify.mask).is_ok();
+        // An error is ignored. While requests are in flight or may still come, the poller calls `flush_again` from time
+        // to time. At the latest, the drop of the completion queue destroys the pair.
+        let _ = self.raw.modify(&mut modify.attributes, modify.mask);
     }
 }
 
@@ -51,11 +49,11 @@ impl Departing for DepartingPair {
         self.places.receive.shared.is_some()
     }
 
-    fn is_in_error(&self) -> bool {
-        self.is_in_error
+    fn may_receive(&self) -> bool {
+        self.raw.may_receive()
     }
 
-    fn flush_again(&mut self) {
+    fn flush_again(&self) {
         self.flush();
     }
 

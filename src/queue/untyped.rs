@@ -232,8 +232,7 @@ impl PairCore {
         let sends_on = (!Arc::ptr_eq(&self.send_queue, &self.receive_queue)).then(|| Arc::clone(&self.send_queue));
         trace::pair_gone(self.qpn().value());
         let raw = self.raw.take();
-        let _shared = self.shared.clone();
-        let mut departing = DepartingPair { raw, places, sends_on, status, _shared, domain, is_in_error: false };
+        let departing = DepartingPair { raw, places, sends_on, status, _shared: self.shared.clone(), domain };
         // `flush` moves the pair to Error, so that the device flushes the requests in flight. If the move fails, the
         // poller tries it again as long as requests are in flight, or may come from a shared receive queue.
         departing.flush();
