@@ -318,6 +318,17 @@ fn a_device_that_does_not_open_says_why() {
     assert!(error.to_string().contains("soft0"), "{error}");
 }
 
+/// The numbers of a device name its provider, and some providers need precautions. So a device that cannot be queried is
+/// not opened.
+#[test]
+fn a_device_that_cannot_be_queried_is_not_opened() {
+    let fabric = Fabric::new();
+    fabric.inject(Fault::VerbFails { verb: Verb::QueryDevice, after: 0, count: 1, errno: libc::ENOMEM });
+    let error = Context::open_on(&fabric, "dev0").unwrap_err();
+    assert!(matches!(&error, OpenError::Refused { source, .. } if source.errno() == libc::ENOMEM), "{error}");
+    assert!(Context::open_on(&fabric, "dev0").is_ok());
+}
+
 #[test]
 fn a_refused_batch_gives_back_what_its_closure_returned_too() {
     let (fabric, domain) = own_device!(Fabric::new());

@@ -44,7 +44,7 @@ pub enum OpenError {
         /// Its name.
         variable: &'static str,
     },
-    /// The device exists but cannot be opened.
+    /// The device exists but cannot be opened or queried.
     #[error("cannot open {name}{}", may_not(.source))]
     Refused {
         /// Its name.
@@ -121,7 +121,7 @@ impl Context {
             return Err(OpenError::ForbiddenEnvironment { variable });
         }
         if let Some(opened) = provider::open(name).map_err(|source| refused(name, source))? {
-            return Ok(Self::from_opened(opened, name));
+            return Self::from_opened(opened, name);
         }
         let available = devices()?.iter().map(|device| device.name().to_owned()).collect();
         Err(OpenError::NoSuchDevice { name: name.to_owned(), available })
@@ -166,11 +166,12 @@ impl Context {
     #[cfg(feature = "soft")]
     pub fn open_on(fabric: &crate::soft::Fabric, name: &str) -> Result<Self, OpenError> {
         let opened = Opened::on(fabric, name).map_err(|source| refused(name, source))?;
-        Ok(Self::from_opened(opened, name))
+        Self::from_opened(opened, name)
     }
 
-    fn from_opened(opened: Opened, name: &str) -> Self {
-        Self(Arc::new(ContextInner::new(opened, name)))
+    fn from_opened(opened: Opened, name: &str) -> Result<Self, OpenError> {
+        let inner = ContextInner::new(opened, name).map_err(|source| refused(name, source))?;
+        Ok(Self(Arc::new(inner)))
     }
 
     /// The name of the device.

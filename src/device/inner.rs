@@ -4,9 +4,10 @@ use super::objects::Objects;
 use crate::provider::Opened;
 use crate::provider::handles::OpenContext;
 use crate::provider::reviewed::{Promises, UNREVIEWED, row_of};
+use crate::verb_error::VerbError;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 
 /// Identifies a device: by its name and, for a soft device, by the address of its fabric.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,8 +37,8 @@ pub(crate) struct ContextInner {
     /// The live objects that asynchronous events can name.
     pub(crate) objects: Objects,
     pub(super) event_state: EventState,
-    /// The provider's reviewed row, looked up at the first use.
-    pub(super) promises: OnceLock<&'static Promises>,
+    /// The provider's reviewed row, on which the library relies.
+    promises: &'static Promises,
 }
 
 /// The verbs on the open device.
@@ -54,21 +55,21 @@ impl ContextInner {
         &self.open
     }
 
-    /// Takes over a device that was opened just now.
-    pub(super) fn new(opened: Opened, name: &str) -> Self {
+    /// Takes over a device that was opened just now. Fails if the device cannot be queried: its numbers name its
+    /// provider, and some providers need precautions that a provider of no row does not get.
+    pub(super) fn new(opened: Opened, name: &str) -> Result<Self, VerbError> {
         let device = DeviceKey { name: name.into(), fabric: opened.fabric.unwrap_or(0) };
-        let (soft, promises) = (opened.fabric.is_some(), OnceLock::new());
+        let soft = opened.fabric.is_some();
         let (objects, event_state) = (Objects::default(), EventState::default());
         let open = Arc::new(OpenContext::new(opened));
-        Self { open, device, soft, objects, event_state, promises }
+        let attributes = open.query_device()?;
+        let promises = open.own_promises().or_else(|| row_of(&attributes)).unwrap_or(&UNREVIEWED);
+        Ok(Self { open, device, soft, objects, event_state, promises })
     }
 
-    /// The promises of the provider, on which the library relies.
+    /// The promises of the provider.
     pub(crate) fn promises(&self) -> &'static Promises {
-        self.promises.get_or_init(|| {
-            let by_number = || self.query_device().ok().and_then(|device| row_of(&device));
-            self.own_promises().or_else(by_number).unwrap_or(&UNREVIEWED)
-        })
+        self.promises
     }
 }
 
