@@ -20,7 +20,7 @@ use crate::memory::{Buffer, PeerMayRead, PeerMayWrite, RemoteRegion, RemoteWrite
 use crate::queue::request_kinds::{self, FillMemory, Inline, Read, Write};
 use crate::queue::state::ReadyToSend;
 use crate::queue::transport::{Carries, OwnReceives, ReliableConnection, Transport};
-use crate::queue::{QueuePair, SendMemory};
+use crate::queue::{BETWEEN_KICKS, QueuePair, SendMemory};
 use crate::trace;
 use crate::types::Qpn;
 use crate::verb_error::VerbError;
@@ -57,6 +57,8 @@ pub struct Link<B: Brand> {
     end: Option<End>,
     /// Whether the connection has moved its pair to Error because of the end. A link by itself has no pair to move.
     has_moved_pair: bool,
+    /// If the device has refused that: when to try again.
+    next_move: Option<Timer<B>>,
     keep_alive: Option<KeepAlive<B>>,
 }
 
@@ -125,7 +127,8 @@ impl<B: Brand, T: Transport> Connection<B, T> {
         match poller.split(pair) {
             Ok((sender, receiver)) => {
                 trace::connected(sender.number().value(), bond.addresses()[1]);
-                Ok(Self { sender, receiver, link: Link { bond, end: None, has_moved_pair: false, keep_alive: None } })
+                let link = Link { bond, end: None, has_moved_pair: false, next_move: None, keep_alive: None };
+                Ok(Self { sender, receiver, link })
             }
             Err(error) => Err((error, bond)),
         }
@@ -265,7 +268,7 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
         };
         failed.map(|failed| {
             let end = self.link.end_with(self.sender.number(), failed.map_or_else(End::Queue, End::Failed));
-            self.link.move_pair(&end, &mut self.sender);
+            self.link.move_pair(&end, &mut self.sender, context);
             end
         })
     }
@@ -299,7 +302,7 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
             link.end_with(sender.number(), end);
         }
         if let Some(end) = link.end.clone() {
-            link.move_pair(&end, sender);
+            link.move_pair(&end, sender, context);
             return Poll::Ready(end);
         }
         if let Some(keep_alive) = &mut link.keep_alive {
@@ -354,12 +357,19 @@ impl<B: Brand> Link<B> {
     }
 
     /// Moves the pair to Error because of `end`, unless that was done before.
-    fn move_pair<T: Transport>(&mut self, end: &End, sender: &mut Sender<B, T>) {
+    fn move_pair<T: Transport>(&mut self, end: &End, sender: &mut Sender<B, T>, context: &mut Context<'_>) {
         // After `End::Queue` a move is of no use: no completion can come out of the queue any more.
-        if !matches!(end, End::Queue(_)) && !self.has_moved_pair {
+        while !matches!(end, End::Queue(_)) && !self.has_moved_pair {
+            if let Some(timer) = &mut self.next_move
+                && timer.poll(context).is_pending()
+            {
+                return;
+            }
             // Without `abort` the receives would never come out: neither the end of a link nor a post of uncertain
-            // outcome moves the pair to Error. If `abort` fails, the next look at the end calls it again.
+            // outcome moves the pair to Error. A task that waits for a receive waits for a successful `abort`.
             self.has_moved_pair = sender.abort().is_ok();
+            let timer = || Timer::after(sender.poller(), BETWEEN_KICKS);
+            self.next_move = (!self.has_moved_pair).then(timer);
         }
     }
 
