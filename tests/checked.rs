@@ -18,7 +18,7 @@ use interlock::{
 };
 use std::time::Duration;
 use std::{fmt, mem};
-use support::{Link, Need, PATIENCE, context, is_of_a_destroyed_pair, lacks_need, next};
+use support::{Link, Need, PATIENCE, context, is_of_a_destroyed_pair, lacks_need, next, ways};
 
 type Domain = ProtectionDomain<Checked>;
 
@@ -32,12 +32,6 @@ fn with_others(test: impl Fn(&Domain, &Domain)) {
     for context in [&one, &other] {
         test(&here, &context.checked_domain().unwrap());
     }
-}
-
-/// The ways of posting that the device has.
-fn ways() -> Vec<Posting> {
-    let is_iwarp = context().is_iwarp();
-    [Posting::List, Posting::WorkRequestApi].into_iter().filter(|&way| way == Posting::List || !is_iwarp).collect()
 }
 
 fn link(domain: &Domain, posting: Posting) -> Link<Checked> {

@@ -23,7 +23,8 @@ const LIMITS: Limits =
     Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: interlock::queue::Posting::List };
 
 /// Clients that are each connected to a server. The servers receive from one shared queue. All sends complete on
-/// `sent`, and all receives on `received`.
+/// `sent`, and all receives on `received`. On devices where a pair has only one queue, all of a server completes on
+/// `received`.
 struct Star<B> {
     domain: ProtectionDomain<B>,
     port: Port,
@@ -38,7 +39,7 @@ impl<B: Brand> Star<B> {
     fn new(domain: ProtectionDomain<B>, pairs: usize, receives: u32) -> Self {
         let port = domain.context().active_port().unwrap();
         let sent = domain.queue(16 * pairs as u32).unwrap();
-        let received = domain.queue(receives).unwrap();
+        let received = domain.queue(receives + sends_on_received(pairs)).unwrap();
         let shared = domain.shared_receive_queue(&SharedLimits { receives, grows_to: 0 }).unwrap();
         let mut star = Self { domain, port, sent, received, shared, clients: Vec::new(), servers: Vec::new() };
         for _ in 0..pairs {
@@ -48,7 +49,12 @@ impl<B: Brand> Star<B> {
     }
 
     fn server(&self) -> Server<B, Reset> {
-        self.shared.reliable_on(&self.sent.0, &self.received.0, &LIMITS).unwrap()
+        self.shared.reliable_on(self.queue_of_sends(), &self.received.0, &LIMITS).unwrap()
+    }
+
+    /// The queue on which sends of the servers complete.
+    fn queue_of_sends(&self) -> &CompletionQueue<B> {
+        if has_two_queues() { &self.sent.0 } else { &self.received.0 }
     }
 
     fn client(&self) -> QueuePair<B, Reset> {
@@ -84,6 +90,15 @@ impl<B: Brand> Star<B> {
     fn next(&mut self) -> Success<B> {
         self.received.1.wait(PATIENCE).unwrap().check().unwrap()
     }
+}
+
+fn has_two_queues() -> bool {
+    context().promises().pairs_may_have_two_queues()
+}
+
+/// How many completions of sends of so many servers need room on `Star::received`.
+fn sends_on_received(pairs: usize) -> u32 {
+    if has_two_queues() { 0 } else { LIMITS.sends * pairs as u32 }
 }
 
 fn join<B: Brand>(
@@ -336,7 +351,8 @@ fn the_receives_of_a_pair_in_error_go_to_the_others() {
     let mut star = Star::new(context().named_domain(Test).unwrap(), 2, 4);
     star.stock(2);
     let mut broken = star.servers.remove(0).into_error().unwrap();
-    broken.drain(&mut star.sent.1, PATIENCE, drop).unwrap();
+    let sends = if has_two_queues() { &mut star.sent.1 } else { &mut star.received.1 };
+    broken.drain(sends, PATIENCE, drop).unwrap();
     assert!(all(&mut star.received.1).is_empty(), "shared receives are not flushed");
     assert_eq!(star.shared.in_flight(), 2);
     for text in [b"one", b"two"] {
@@ -458,11 +474,12 @@ fn a_destroy_gives_what_was_not_polled_and_the_poller_gives_it_not_again() {
 fn a_completion_queue_leases_room_once_for_all_pairs_of_a_shared_queue() {
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 3, 8);
-    assert_eq!((star.received.0.capacity(), star.received.0.room()), (8, 0));
+    let sends = sends_on_received(3);
+    assert_eq!((star.received.0.capacity(), star.received.0.room()), (8 + sends, 0));
     let other = star.domain.shared_receive_queue(&SharedLimits { receives: 1, grows_to: 4 }).unwrap();
-    let refused = other.reliable_on(&star.sent.0, &star.received.0, &LIMITS).unwrap_err();
+    let refused = other.reliable_on(star.queue_of_sends(), &star.received.0, &LIMITS).unwrap_err();
     let CreateError::NoRoom(no_room) = refused else { panic!("{refused}") };
-    assert_eq!((no_room.needed, no_room.free), (4, 0));
+    assert_eq!((no_room.needed, no_room.free), (4 + sends_on_received(1), 0));
     if lacks(Promise::EndAtOnce) {
         star.servers.clear();
         assert!(see_off(&star.received.0, &mut star.received.1).is_empty());
@@ -574,7 +591,7 @@ fn a_completion_queue_that_ends_unpolled_gives_its_shared_receives_back() {
         for _ in 0..3 {
             star.deliver(0, b"nobody looks");
         }
-        let received = star.domain.queue(4).unwrap();
+        let received = star.domain.queue(4 + sends_on_received(1)).unwrap();
         star.servers.clear();
         star.clients.clear();
         drop(mem::replace(&mut star.received, received));

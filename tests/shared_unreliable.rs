@@ -29,7 +29,7 @@ type Server<B> = QueuePair<B, ReadyToSend, OnShared<UnreliableConnection>>;
 type Mailbox<B> = QueuePair<B, ReadyToSend, OnShared<UnreliableDatagram>>;
 
 /// Unreliable connections from clients to servers that receive from one shared queue. All sends complete on `sent`, and
-/// all receives on `received`.
+/// all receives on `received`. On devices where a pair has only one queue, all of a server completes on `received`.
 struct Star<B> {
     domain: ProtectionDomain<B>,
     sent: Poller<B>,
@@ -45,12 +45,15 @@ impl<B: Brand> Star<B> {
     fn new(domain: ProtectionDomain<B>, pairs: usize) -> Self {
         let port = domain.context().active_port().unwrap();
         let (sends, sent) = domain.queue(24 * pairs as u32).unwrap();
-        let (queue, received) = domain.queue(SHARED.receives).unwrap();
+        let has_two_queues = domain.context().promises().pairs_may_have_two_queues();
+        let of_sends = if has_two_queues { 0 } else { LIMITS.sends * pairs as u32 };
+        let (queue, received) = domain.queue(SHARED.receives + of_sends).unwrap();
         let shared = domain.shared_receive_queue(&SHARED).unwrap();
         let (mut clients, mut servers) = (Vec::new(), Vec::new());
         for _ in 0..pairs {
             let client = domain.unreliable(&sends, &LIMITS).unwrap().into_init(&port).unwrap();
-            let server = shared.unreliable_on(&sends, &queue, &LIMITS).unwrap().into_init(&port).unwrap();
+            let sends = if has_two_queues { &sends } else { &queue };
+            let server = shared.unreliable_on(sends, &queue, &LIMITS).unwrap().into_init(&port).unwrap();
             let (to_client, to_server) = (client.endpoint(), server.endpoint());
             clients.push(client.connect(&to_server).unwrap());
             servers.push(server.connect(&to_client).unwrap());
@@ -96,8 +99,11 @@ fn each_message_comes_once_with_the_pair_that_took_it() {
     let client = &mut star.clients[1];
     client.post_receive(star.domain.buffer(64).unwrap()).unwrap();
     star.servers[1].post_send(Inline(b"answer")).unwrap();
-    let answers: Vec<_> = (0..2).filter_map(|_| next(&mut star.sent).into_received().ok()).collect();
-    assert_eq!(answers.iter().map(|answer| &answer[..]).collect::<Vec<_>>(), [b"answer"]);
+    let mut answer = None;
+    while answer.is_none() {
+        answer = next(&mut star.sent).into_received().ok();
+    }
+    assert_eq!(answer.as_deref(), Some(&b"answer"[..]));
 }
 
 #[test]
