@@ -297,6 +297,9 @@ fn receives_complete_on_a_queue_of_the_same_domain_as_sends() {
 
 #[test]
 fn a_pair_on_a_shared_queue_completes_in_its_own_domain() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     with_others(|here, other| {
         let shared = here.shared_receive_queue(&SharedLimits::default()).unwrap();
         let (ours, _poller) = here.completion_queue(32).unwrap();
@@ -320,6 +323,9 @@ fn a_pair_on_a_shared_queue_completes_in_its_own_domain() {
 
 #[test]
 fn a_shared_receive_takes_memory_of_its_own_domain() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     with_others(|here, other| {
         let mut shared = here.shared_receive_queue(&SharedLimits::default()).unwrap();
         let buffer = refused(shared.post_receive(filled(other, b"as it was")));

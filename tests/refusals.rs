@@ -37,6 +37,9 @@ fn a_queue_without_room_says_what_the_whole_pair_needs() {
     }
     assert_eq!((sends.room(), receives.room()), (4, 2), "nothing stays leased");
 
+    if !context().promises().shared_receive_queues() {
+        return;
+    }
     // The first pair on a shared receive queue leases room for all receives of that queue.
     let (queue, _poller) = domain.queue(6).unwrap();
     let limits = interlock::shared::SharedLimits { receives: 4, ..Default::default() };
@@ -382,7 +385,11 @@ fn each_error_leaves_a_scoped_domain_without_its_object() {
         "the share has other clones",
         "the halves belong to different queue pairs",
         "the completion queue has",
-        "ibv_destroy_srq failed",
+        if context.promises().shared_receive_queues() {
+            "ibv_destroy_srq failed"
+        } else {
+            "shared receive queues cannot be used"
+        },
     ];
     for (step, text) in texts.into_iter().enumerate() {
         let error = failing(step).unwrap_err();

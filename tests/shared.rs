@@ -111,6 +111,9 @@ fn join<B: Brand>(
 
 #[test]
 fn each_message_comes_once_with_the_pair_that_took_it() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 3, 16);
     star.stock(16);
@@ -140,6 +143,9 @@ fn each_message_comes_once_with_the_pair_that_took_it() {
 
 #[test]
 fn receives_are_posted_again_and_again() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 2, 3);
     star.stock(3);
@@ -158,6 +164,9 @@ fn receives_are_posted_again_and_again() {
 
 #[test]
 fn a_full_queue_gives_the_buffer_back_until_a_message_came() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 2);
     star.stock(2);
@@ -172,7 +181,7 @@ fn a_full_queue_gives_the_buffer_back_until_a_message_came() {
 
 #[test]
 fn a_write_with_immediate_takes_a_shared_receive() {
-    if lacks_need(Need::Immediates) {
+    if lacks_need(Need::Immediates) || lacks_need(Need::SharedReceives) {
         return;
     }
     interlock::domain! { struct Test; }
@@ -188,6 +197,9 @@ fn a_write_with_immediate_takes_a_shared_receive() {
 
 #[test]
 fn a_server_answers_on_the_pair_that_a_message_came_to() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 2, 4);
     star.stock(2);
@@ -207,7 +219,7 @@ fn a_server_answers_on_the_pair_that_a_message_came_to() {
 
 #[test]
 fn the_limit_goes_off_once() {
-    if lacks_need(Need::SharedQueries) {
+    if lacks_need(Need::SharedQueries) || lacks_need(Need::SharedReceives) {
         return;
     }
     interlock::domain! { struct Test; }
@@ -226,6 +238,9 @@ fn the_limit_goes_off_once() {
 
 #[test]
 fn a_limit_above_the_size_is_refused() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let shared = domain.shared_receive_queue(&SharedLimits { receives: 4, grows_to: 8 }).unwrap();
@@ -236,7 +251,7 @@ fn a_limit_above_the_size_is_refused() {
 
 #[test]
 fn a_queue_is_resized_within_its_limits() {
-    if lacks_need(Need::SharedQueries) {
+    if lacks_need(Need::SharedQueries) || lacks_need(Need::SharedReceives) {
         return;
     }
     interlock::domain! { struct Test; }
@@ -266,7 +281,7 @@ fn a_queue_is_resized_within_its_limits() {
 /// later post would write to unmapped memory.
 #[test]
 fn a_queue_whose_resize_failed_in_the_middle_takes_no_more() {
-    if lacks_need(Need::SharedQueries) {
+    if lacks_need(Need::SharedQueries) || lacks_need(Need::SharedReceives) {
         return;
     }
     interlock::domain! { struct Test; }
@@ -287,7 +302,7 @@ fn a_queue_whose_resize_failed_in_the_middle_takes_no_more() {
 /// On some devices, a limit that exceeds the number of posted receives triggers at once and is then no longer armed.
 #[test]
 fn a_queue_is_not_made_smaller_than_the_armed_limit() {
-    if lacks_need(Need::SharedQueries) {
+    if lacks_need(Need::SharedQueries) || lacks_need(Need::SharedReceives) {
         return;
     }
     interlock::domain! { struct Test; }
@@ -317,7 +332,7 @@ fn without_addresses<R>(f: impl FnOnce() -> R) -> R {
 
 #[test]
 fn messages_arrive_after_a_resize() {
-    if lacks_need(Need::SharedQueries) {
+    if lacks_need(Need::SharedQueries) || lacks_need(Need::SharedReceives) {
         return;
     }
     interlock::domain! { struct Test; }
@@ -347,6 +362,9 @@ fn messages_arrive_after_a_resize() {
 
 #[test]
 fn the_receives_of_a_pair_in_error_go_to_the_others() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 2, 4);
     star.stock(2);
@@ -363,7 +381,7 @@ fn the_receives_of_a_pair_in_error_go_to_the_others() {
 
 #[test]
 fn a_message_too_long_breaks_the_pair_that_took_it_alone() {
-    if lacks_need(Need::Acknowledgements) {
+    if lacks_need(Need::Acknowledgements) || lacks_need(Need::SharedReceives) {
         return;
     }
     interlock::domain! { struct Test; }
@@ -388,6 +406,9 @@ fn a_message_too_long_breaks_the_pair_that_took_it_alone() {
 
 #[test]
 fn a_queue_with_pairs_is_not_destroyed() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 4);
     star.stock(3);
@@ -408,6 +429,9 @@ fn a_queue_with_pairs_is_not_destroyed() {
 
 #[test]
 fn pairs_receive_after_the_queues_handle_is_dropped_or_forgotten() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     for forgets in [false, true] {
         // A forgotten handle keeps its domain, and would keep the domain's name too. So each round uses a domain
@@ -435,6 +459,9 @@ fn pairs_receive_after_the_queues_handle_is_dropped_or_forgotten() {
 
 #[test]
 fn messages_come_out_after_pair_and_queue_are_gone() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 4);
     star.stock(3);
@@ -450,6 +477,9 @@ fn messages_come_out_after_pair_and_queue_are_gone() {
 
 #[test]
 fn a_destroy_gives_what_was_not_polled_and_the_poller_gives_it_not_again() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 4);
     star.stock(3);
@@ -472,6 +502,9 @@ fn a_destroy_gives_what_was_not_polled_and_the_poller_gives_it_not_again() {
 
 #[test]
 fn a_completion_queue_leases_room_once_for_all_pairs_of_a_shared_queue() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 3, 8);
     let sends = sends_on_received(3);
@@ -527,7 +560,7 @@ fn a_pair_comes_up_again_after_a_reset() {
 #[test]
 fn two_threads_poll_for_many_pairs_while_a_third_posts() {
     // The third thread can be late with the receives, so messages must be able to wait.
-    if lacks_need(Need::Waiting) {
+    if lacks_need(Need::Waiting) || lacks_need(Need::SharedReceives) {
         return;
     }
     const EACH: usize = if cfg!(miri) { 10 } else { 300 };
@@ -583,6 +616,9 @@ fn two_threads_poll_for_many_pairs_while_a_third_posts() {
 /// Completions that were not polled are lost with their queue, but the memory of their requests comes back.
 #[test]
 fn a_completion_queue_that_ends_unpolled_gives_its_shared_receives_back() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 4);
     for round in 0..5 {

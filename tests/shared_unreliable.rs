@@ -77,6 +77,9 @@ impl<B: Brand> Star<B> {
 /// C150, on unreliable connections.
 #[test]
 fn each_message_comes_once_with_the_pair_that_took_it() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 2);
     star.stock(8);
@@ -108,6 +111,9 @@ fn each_message_comes_once_with_the_pair_that_took_it() {
 
 #[test]
 fn a_message_without_a_shared_receive_is_lost_and_the_next_arrives() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 2);
     star.send(0, b"lost");
@@ -130,6 +136,9 @@ fn a_message_without_a_shared_receive_is_lost_and_the_next_arrives() {
 /// Soft-RoCE reports another status for a message that is too long.
 #[test]
 fn a_message_too_long_fails_the_pair_that_took_it_alone() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 2);
     star.shared.post_receive(star.domain.buffer(4).unwrap()).unwrap();
@@ -247,6 +256,9 @@ impl<B: Brand> Post<B> {
 
 #[test]
 fn a_datagram_says_who_sent_it_and_who_took_it() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut post = Post::new(context().named_domain(Test).unwrap());
     post.stock(4, 40 + 64);
@@ -277,6 +289,9 @@ fn a_datagram_says_who_sent_it_and_who_took_it() {
 
 #[test]
 fn a_receive_without_room_for_the_header_comes_back() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let mut shared = domain.shared_datagram_queue(&SHARED).unwrap();
@@ -297,6 +312,9 @@ fn a_receive_without_room_for_the_header_comes_back() {
 /// The smallest receive that can be posted takes a datagram without content.
 #[test]
 fn forty_bytes_take_an_empty_datagram() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut post = Post::new(context().named_domain(Test).unwrap());
     post.stock(1, 40);
@@ -308,6 +326,9 @@ fn forty_bytes_take_an_empty_datagram() {
 
 #[test]
 fn a_datagram_without_a_shared_receive_is_lost() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut post = Post::new(context().named_domain(Test).unwrap());
     let to = post.to(1);
@@ -323,6 +344,9 @@ fn a_datagram_without_a_shared_receive_is_lost() {
 /// other pair still works.
 #[test]
 fn a_datagram_too_long_for_its_receive_is_no_message() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut post = Post::new(context().named_domain(Test).unwrap());
     post.stock(1, 48);
@@ -350,6 +374,9 @@ fn a_datagram_too_long_for_its_receive_is_no_message() {
 
 #[test]
 fn a_queue_of_datagrams_is_destroyed_after_its_pairs_and_gives_its_receives_back() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut post = Post::new(context().named_domain(Test).unwrap());
     post.stock(3, 64);
@@ -366,6 +393,9 @@ fn a_queue_of_datagrams_is_destroyed_after_its_pairs_and_gives_its_receives_back
 
 #[test]
 fn a_pair_of_datagrams_comes_up_step_by_step_with_another_key() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut post = Post::new(context().named_domain(Test).unwrap());
     let (queue, mut poller) = post.domain.queue(LIMITS.sends + SHARED.receives).unwrap();

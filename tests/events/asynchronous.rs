@@ -18,7 +18,7 @@ fn drained<B: Brand>(events: &mut AsyncEvents, pair: &QueuePair<B, interlock::st
 /// C015: the event comes when the send queue is drained, and then the pair can resume.
 #[test]
 fn c015_a_drained_send_queue_is_told_and_goes_on() {
-    if lacks_need(Need::Drain) {
+    if lacks_need(Need::Drain) || lacks_need(Need::AsyncEvents) {
         return;
     }
     let mut link = link!(4);
@@ -53,7 +53,7 @@ fn events_are_taken_by_one_at_a_time() {
 
 #[test]
 fn events_of_a_pair_that_is_gone_are_dropped() {
-    if lacks_need(Need::Drain) {
+    if lacks_need(Need::Drain) || lacks_need(Need::AsyncEvents) {
         return;
     }
     let link = link!(4);
@@ -76,7 +76,7 @@ fn events_of_a_pair_that_is_gone_are_dropped() {
 /// Pairs come and go at the same addresses, while another thread takes their events.
 #[test]
 fn an_event_is_never_told_of_a_pair_that_was_never_drained() {
-    if lacks_need(Need::Drain) {
+    if lacks_need(Need::Drain) || lacks_need(Need::AsyncEvents) {
         return;
     }
     let link = link!(1);

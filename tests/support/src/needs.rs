@@ -56,6 +56,10 @@ pub enum Need {
     PairRights,
     /// Peers name memory by offsets.
     ZeroBased,
+    /// Pairs receive from a shared receive queue.
+    SharedReceives,
+    /// The asynchronous events of the device can be taken.
+    AsyncEvents,
     /// A shared receive queue can be queried for its size and its limit.
     SharedQueries,
     /// A completion queue changes its size.
@@ -94,6 +98,8 @@ impl Need {
             Self::Acknowledgements => "acknowledgements of the peer",
             Self::PairRights => "rights of a pair",
             Self::ZeroBased => "zero-based memory",
+            Self::SharedReceives => "shared receive queues",
+            Self::AsyncEvents => "asynchronous events",
             Self::SharedQueries => "queries of shared receive queues",
             Self::Resize => "completion queues that change their size",
             Self::Arming => "armings that add up",
@@ -112,6 +118,8 @@ pub fn lacks_need(need: Need) -> bool {
         Need::SilentHost => context().is_soft(),
         Need::TwoQueues => !context().promises().pairs_may_have_two_queues(),
         Need::Order => lacks(Promise::Order),
+        Need::SharedReceives => !context().promises().shared_receive_queues(),
+        Need::AsyncEvents => !context().promises().has_events(),
         Need::WorkRequestApi => !ways().contains(&Posting::WorkRequestApi),
         Need::ExtendedQueues => !has_extended_queues(),
         Need::Resize => context().is_iwarp() || !context().promises().completion_queues_resize(),
