@@ -131,7 +131,7 @@ pub enum Promise {
     EndAtOnce,
     /// A window permits its peer to reach the bytes over which it was bound, and permits nothing else.
     Windows,
-    /// An event comes only when there is a completion.
+    /// An event comes when there is a completion, and only then.
     Events,
     /// A connect that fails without a TCP stream leaves its pair in Init. Elsewhere than on iWARP, that is always so.
     SparedPairs,
@@ -151,7 +151,7 @@ pub fn lacks(promise: Promise) -> bool {
         // Only a soft device counts as lacking this promise. On soft-RoCE, `windows_are_barriers` is false too, because
         // of the deviations C082, C088 and C089. Apart from these, soft-RoCE keeps the promise.
         Promise::Windows => !on_hardware() && !context.promises().windows_are_barriers(),
-        Promise::Events => promises.provider() == "adversary",
+        Promise::Events => promises.provider() == "adversary" || !promises.are_reviewed(),
         // Where a send may be unsignalled, the completion of a later one stands for it, so none overtakes. Elsewhere the
         // library does not say whether completions keep the order.
         Promise::Order => context.is_iwarp() || !promises.sends_may_be_unsignalled(),
