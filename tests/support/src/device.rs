@@ -152,8 +152,8 @@ pub fn lacks(promise: Promise) -> bool {
         // of the deviations C082, C088 and C089. Apart from these, soft-RoCE keeps the promise.
         Promise::Windows => !on_hardware() && !context.promises().windows_are_barriers(),
         Promise::Events => promises.provider() == "adversary" || !promises.are_reviewed(),
-        // Where a send may be unsignalled, the completion of a later one stands for it, so none overtakes. Elsewhere the
-        // library does not say whether completions keep the order.
+        // Where a send may be unsignalled, the completion of a later one stands for it, so none overtakes. Elsewhere
+        // the library does not say whether completions keep the order.
         Promise::Order => context.is_iwarp() || !promises.sends_may_be_unsignalled(),
         Promise::SparedPairs => context.is_iwarp() && !promises.failed_connects_spare_pairs(),
     }
