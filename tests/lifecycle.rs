@@ -10,8 +10,8 @@ use interlock::{
 use std::mem;
 use std::time::Duration;
 use support::{
-    Link, Need, PATIENCE, Promise, Queues, all, connect_to_each_other, context, is_of_a_destroyed_pair, lacks,
-    lacks_need, on_hardware,
+    Link, Need, PATIENCE, Promise, Queues, all, connect_to_each_other, context, eventually, is_of_a_destroyed_pair,
+    lacks, lacks_need, on_hardware,
 };
 
 #[test]
@@ -20,7 +20,15 @@ fn a_destroyed_pair_gives_its_buffers_back_once() {
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let mut ids: Vec<_> = (0..4).map(|_| link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap()).collect();
     link.right.destroy().unwrap();
-    for completion in all(&mut link.poller) {
+    let mut out = all(&mut link.poller);
+    if !link.domain.context().promises().pairs_end_at_once(false) {
+        // The device flushes the receives, and some of its polls may find nothing although there is something.
+        eventually(|| {
+            out.extend(all(&mut link.poller));
+            out.len() >= ids.len()
+        });
+    }
+    for completion in out {
         let failure = completion.check().unwrap_err();
         assert!(is_of_a_destroyed_pair(failure.status), "{failure}");
         let at = ids.iter().position(|&id| id == failure.id).expect("posted, and not seen before");
