@@ -4,12 +4,11 @@
 use interlock::attributes::{InitAttributes, PeerPath, PeerRights, SqdAttributes};
 use interlock::error::{AddressError, DrainFailure, TransitionFailure};
 use interlock::number::{AckTimeout, Qkey, ReadDepth, RetryCount, RnrRetry, RnrTimer};
-use interlock::queue::Posting;
 use interlock::soft::Fabric;
 use interlock::state::DeviceState;
 use interlock::{Brand, Completion, Context, Inline, Limits, Poller, RemoteWrite, Status, Work};
 use std::time::Duration;
-use support::{Link, Need, PATIENCE, connect_to_each_other, context, lacks_need};
+use support::{Link, Need, PATIENCE, connect_to_each_other, context, lacks_need, ways};
 
 const NO_WRITES: PeerRights = PeerRights { read: true, write: false, atomic: true };
 /// How long a test waits for something that must not happen.
@@ -275,7 +274,7 @@ fn what_waits_in_a_drained_queue_goes_on_when_it_resumes() {
         return;
     }
     interlock::domain! { struct Test; }
-    for posting in [Posting::List, Posting::WorkRequestApi] {
+    for posting in ways() {
         let limits = Limits { sends: 8, receives: 8, posting, ..Limits::default() };
         let mut link = Link::limited(
             context().named_domain(Test).unwrap(),

@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 use std::{mem, thread};
-use support::{Link, Need, PATIENCE, POLLING, context, lacks_need, on_hardware};
+use support::{
+    Link, Need, PATIENCE, POLLING, Promise, context, has_extended_queues, lacks, lacks_need, promises_everything,
+};
 
 interlock::domain! {
     struct Nested;
@@ -35,7 +37,7 @@ fn link<B: Brand>(domain: &ProtectionDomain<B>, depth: u32, posting: Posting) ->
     let limits = Limits { sends: depth, receives: 1, inline_bytes: 8, posting, ..Limits::default() };
     let (queue, _) = domain.completion_queue(limits.completions()).unwrap();
     if let Err(CreateError::NoWorkRequestApi(_)) = domain.reliable(&queue, &limits) {
-        assert!(on_hardware() || domain.context().is_iwarp());
+        assert!(!promises_everything());
         return None;
     }
     Some(Link::limited(domain.clone(), &limits, &ConnectAttributes::default()))
@@ -104,7 +106,7 @@ fn a_batch_within_the_making_of_another_takes_nothing_of_it() {
         let limits = Limits { sends: 64, receives: 64, posting, ..Limits::default() };
         let (queue, _) = domain.completion_queue(128).unwrap();
         if let Err(CreateError::NoWorkRequestApi(_)) = domain.reliable(&queue, &limits) {
-            assert!(on_hardware() || domain.context().is_iwarp());
+            assert!(!promises_everything());
             continue;
         }
         let Link { mut left, mut right, mut poller, .. } =
@@ -281,7 +283,7 @@ fn a_pair_that_ends_while_its_run_is_taken_gives_each_buffer_once() {
     let kinds =
         [(Polling::Array, false), (Polling::Extended, true), (Polling::Array, true), (Polling::Extended, false)];
     let kinds = if cfg!(miri) { &kinds[..2] } else { &kinds[..] };
-    let has_extended = !domain.context().is_iwarp();
+    let has_extended = has_extended_queues();
     let kinds: Vec<_> = kinds.iter().filter(|(polling, _)| has_extended || *polling == Polling::Array).collect();
     let deeds = [Deed::Posts, Deed::Destroys, Deed::Resets, Deed::Panics, Deed::Forgets];
     let takings = [Taking::OneByOne, Taking::InARow, Taking::Buffers, Taking::Last];
@@ -435,8 +437,11 @@ fn whatever_stops_a_vector_the_queue_goes_on() {
                     take_back(poller, &mut back);
                     assert!(start.elapsed() < PATIENCE, "nothing completes: {case}");
                 }
-                // The requests that the device got come back in order.
-                let seen: Vec<usize> = back.iter().map(|buffer| buffer.as_ptr().addr()).collect();
+                // The requests that the device got come back, in order if the device keeps it.
+                let mut seen: Vec<usize> = back.iter().map(|buffer| buffer.as_ptr().addr()).collect();
+                if lacks(Promise::Order) {
+                    seen.sort_by_key(|address| all.iter().position(|other| other == address));
+                }
                 assert_eq!(seen, all[..seen.len()], "{case}");
                 match posted {
                     Ok(Ok(posted)) => {
@@ -620,6 +625,8 @@ fn a_pair_that_breaks_under_two_threads_gives_each_buffer_once() {
 #[test]
 fn what_is_left_of_a_destroyed_pair_comes_in_one_call() {
     let domain = context().named_domain(Destroyed).unwrap();
+    // Elsewhere the device flushes what is left, and may report it in several polls.
+    let in_one_call = domain.context().promises().pairs_end_at_once(false);
     for each in [true, false] {
         let Link { left, mut right, mut poller, .. } = Link::new(domain.clone(), 4);
         let fill = |pair: &mut QueuePair<Destroyed>| {
@@ -639,8 +646,8 @@ fn what_is_left_of_a_destroyed_pair_comes_in_one_call() {
             }
         };
         for wanted in [3, 6] {
-            let before = given;
-            while given == before {
+            while given < wanted {
+                let before = given;
                 let count = if each {
                     poller.poll_each(|completion| {
                         given += 1;
@@ -655,6 +662,7 @@ fn what_is_left_of_a_destroyed_pair_comes_in_one_call() {
                     })
                 };
                 assert_eq!(count.unwrap(), given - before);
+                assert!(!in_one_call || given == before || given == wanted, "{given}");
                 assert!(start.elapsed() < PATIENCE);
             }
             assert_eq!(given, wanted);

@@ -10,7 +10,8 @@ use interlock::{
 use std::mem;
 use std::time::Duration;
 use support::{
-    Link, Need, PATIENCE, Queues, all, connect_to_each_other, context, is_of_a_destroyed_pair, lacks_need, on_hardware,
+    Link, Need, PATIENCE, Promise, Queues, all, connect_to_each_other, context, eventually, is_of_a_destroyed_pair,
+    lacks, lacks_need, on_hardware,
 };
 
 #[test]
@@ -19,7 +20,15 @@ fn a_destroyed_pair_gives_its_buffers_back_once() {
     let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
     let mut ids: Vec<_> = (0..4).map(|_| link.right.post_receive(link.domain.buffer(8).unwrap()).unwrap()).collect();
     link.right.destroy().unwrap();
-    for completion in all(&mut link.poller) {
+    let mut out = all(&mut link.poller);
+    if !link.domain.context().promises().pairs_end_at_once(false) {
+        // The device flushes the receives, and some of its polls may find nothing although there is something.
+        eventually(|| {
+            out.extend(all(&mut link.poller));
+            out.len() >= ids.len()
+        });
+    }
+    for completion in out {
         let failure = completion.check().unwrap_err();
         assert!(is_of_a_destroyed_pair(failure.status), "{failure}");
         let at = ids.iter().position(|&id| id == failure.id).expect("posted, and not seen before");
@@ -263,7 +272,7 @@ fn receives_posted_in_init_take_the_first_message() {
 fn a_pair_with_two_completion_queues_is_drained_on_both() {
     // On iWARP the first send without a receive ends the connection, and a send that is posted after that is never
     // flushed.
-    if lacks_need(Need::Waiting) {
+    if lacks_need(Need::Waiting) || lacks_need(Need::TwoQueues) {
         return;
     }
     interlock::domain! { struct Test; }
@@ -549,12 +558,18 @@ fn what_the_first_failure_was_is_told_apart_from_the_flush() {
     for _ in 0..3 {
         link.left.post_send(link.domain.buffer(8).unwrap()).unwrap();
     }
-    let first = link.poller.wait(PATIENCE).unwrap().check().unwrap_err();
-    assert_eq!((first.status, first.first_failure), (Status::RetryExceeded, None));
-    for _ in 0..2 {
-        let noise = link.poller.wait(PATIENCE).unwrap().check().unwrap_err();
-        assert_eq!((noise.status, noise.first_failure), (Status::Flushed, Some(Status::RetryExceeded)));
+    let mut known = None;
+    for number in 0..3 {
+        let failure = link.poller.wait(PATIENCE).unwrap().check().unwrap_err();
+        assert_eq!(failure.first_failure, known);
+        match failure.status {
+            Status::RetryExceeded if known.is_none() => known = Some(Status::RetryExceeded),
+            status => assert_eq!(status, Status::Flushed),
+        }
+        // On some devices, a flush may come before its cause.
+        assert!(number > 0 || known.is_some() || lacks(Promise::Order), "the cause comes first");
     }
+    assert_eq!((known, link.left.first_failure()), (Some(Status::RetryExceeded), known));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::{env, fs, process};
 use support::program::{Ended, Program, example, free_port};
-use support::{context, on_hardware};
+use support::{Need, context, lacks_need, on_hardware};
 
 fn perf(arguments: &[&str]) -> Ended {
     Program::run(example("perf"), arguments)
@@ -80,6 +80,9 @@ fn the_json_check_knows_json() {
 
 #[test]
 fn without_arguments_everything_is_measured_here() {
+    if lacks_need(Need::TwoQueues) {
+        return;
+    }
     let name = context().name().to_owned();
     let ended = perf(&["-n", "20"]).succeeded().says(&format!("{name} port 1, GID "));
     for measure in ["lat send: half", "lat write: half", "lat read: time", "bw send: in", "bw write: in", "bw read: in"]
@@ -93,12 +96,18 @@ fn without_arguments_everything_is_measured_here() {
 
 #[test]
 fn it_connects_by_rdma_cm() {
+    if lacks_need(Need::TwoQueues) {
+        return;
+    }
     let ended = perf(&["-R", "lat", "send", "bw", "write", "-n", "50", "-s", "64"]);
     ended.succeeded().says("lat send").says("bw write");
 }
 
 #[test]
 fn files_hold_what_the_table_shows() {
+    if lacks_need(Need::TwoQueues) {
+        return;
+    }
     let (json, csv, svg) = (Scratch::new("json"), Scratch::new("csv"), Scratch::new("svg"));
     let arguments =
         ["-n", "10", "-s", "2,1000", "--json", json.path(), "--csv", csv.path(), "--svg", svg.path(), "--quiet"];
@@ -139,6 +148,9 @@ fn files_hold_what_the_table_shows() {
 
 #[test]
 fn any_size_depth_and_manner_of_waiting_will_do() {
+    if lacks_need(Need::TwoQueues) {
+        return;
+    }
     perf(&["lat", "-s", "1,7,8,9,4097,100000", "-n", "5", "--event"]).succeeded();
     perf(&["bw", "-s", "1,4097,100000", "-n", "33", "-t", "1"]).succeeded();
     perf(&["bw", "-s", "9", "-n", "100", "-t", "7", "--event"]).succeeded();
@@ -152,6 +164,9 @@ fn any_size_depth_and_manner_of_waiting_will_do() {
 #[test]
 #[cfg(feature = "tokio")]
 fn a_client_may_await_its_requests() {
+    if lacks_need(Need::TwoQueues) {
+        return;
+    }
     for manner in [&["--futures"] as &[&str], &["--futures", "--event"]] {
         let with = |arguments: &[&str]| perf(&[manner, arguments].concat()).succeeded();
         let ended = with(&["-n", "20", "-s", "1,64,5000"]);
@@ -170,6 +185,9 @@ fn with_a_duration(manner: &[&str]) {
 
 #[test]
 fn a_duration_ends_by_itself() {
+    if lacks_need(Need::TwoQueues) {
+        return;
+    }
     with_a_duration(&[]);
 }
 

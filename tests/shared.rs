@@ -23,7 +23,8 @@ const LIMITS: Limits =
     Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: interlock::queue::Posting::List };
 
 /// Clients that are each connected to a server. The servers receive from one shared queue. All sends complete on
-/// `sent`, and all receives on `received`.
+/// `sent`, and all receives on `received`. On devices where a pair has only one queue, all of a server completes on
+/// `received`.
 struct Star<B> {
     domain: ProtectionDomain<B>,
     port: Port,
@@ -38,7 +39,7 @@ impl<B: Brand> Star<B> {
     fn new(domain: ProtectionDomain<B>, pairs: usize, receives: u32) -> Self {
         let port = domain.context().active_port().unwrap();
         let sent = domain.queue(16 * pairs as u32).unwrap();
-        let received = domain.queue(receives).unwrap();
+        let received = domain.queue(receives + sends_on_received(pairs)).unwrap();
         let shared = domain.shared_receive_queue(&SharedLimits { receives, grows_to: 0 }).unwrap();
         let mut star = Self { domain, port, sent, received, shared, clients: Vec::new(), servers: Vec::new() };
         for _ in 0..pairs {
@@ -48,7 +49,12 @@ impl<B: Brand> Star<B> {
     }
 
     fn server(&self) -> Server<B, Reset> {
-        self.shared.reliable_on(&self.sent.0, &self.received.0, &LIMITS).unwrap()
+        self.shared.reliable_on(self.queue_of_sends(), &self.received.0, &LIMITS).unwrap()
+    }
+
+    /// The queue on which sends of the servers complete.
+    fn queue_of_sends(&self) -> &CompletionQueue<B> {
+        if has_two_queues() { &self.sent.0 } else { &self.received.0 }
     }
 
     fn client(&self) -> QueuePair<B, Reset> {
@@ -86,6 +92,15 @@ impl<B: Brand> Star<B> {
     }
 }
 
+fn has_two_queues() -> bool {
+    context().promises().pairs_may_have_two_queues()
+}
+
+/// How many completions of sends of so many servers need room on `Star::received`.
+fn sends_on_received(pairs: usize) -> u32 {
+    if has_two_queues() { 0 } else { LIMITS.sends * pairs as u32 }
+}
+
 fn join<B: Brand>(
     domain: &ProtectionDomain<B>,
     client: QueuePair<B, Init>,
@@ -96,6 +111,9 @@ fn join<B: Brand>(
 
 #[test]
 fn each_message_comes_once_with_the_pair_that_took_it() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 3, 16);
     star.stock(16);
@@ -125,6 +143,9 @@ fn each_message_comes_once_with_the_pair_that_took_it() {
 
 #[test]
 fn receives_are_posted_again_and_again() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 2, 3);
     star.stock(3);
@@ -143,6 +164,9 @@ fn receives_are_posted_again_and_again() {
 
 #[test]
 fn a_full_queue_gives_the_buffer_back_until_a_message_came() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 2);
     star.stock(2);
@@ -157,7 +181,7 @@ fn a_full_queue_gives_the_buffer_back_until_a_message_came() {
 
 #[test]
 fn a_write_with_immediate_takes_a_shared_receive() {
-    if lacks_need(Need::Immediates) {
+    if lacks_need(Need::Immediates) || lacks_need(Need::SharedReceives) {
         return;
     }
     interlock::domain! { struct Test; }
@@ -173,6 +197,9 @@ fn a_write_with_immediate_takes_a_shared_receive() {
 
 #[test]
 fn a_server_answers_on_the_pair_that_a_message_came_to() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 2, 4);
     star.stock(2);
@@ -192,7 +219,7 @@ fn a_server_answers_on_the_pair_that_a_message_came_to() {
 
 #[test]
 fn the_limit_goes_off_once() {
-    if lacks_need(Need::SharedQueries) {
+    if lacks_need(Need::SharedQueries) || lacks_need(Need::SharedReceives) {
         return;
     }
     interlock::domain! { struct Test; }
@@ -211,6 +238,9 @@ fn the_limit_goes_off_once() {
 
 #[test]
 fn a_limit_above_the_size_is_refused() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let shared = domain.shared_receive_queue(&SharedLimits { receives: 4, grows_to: 8 }).unwrap();
@@ -221,7 +251,7 @@ fn a_limit_above_the_size_is_refused() {
 
 #[test]
 fn a_queue_is_resized_within_its_limits() {
-    if lacks_need(Need::SharedQueries) {
+    if lacks_need(Need::SharedQueries) || lacks_need(Need::SharedReceives) {
         return;
     }
     interlock::domain! { struct Test; }
@@ -251,7 +281,7 @@ fn a_queue_is_resized_within_its_limits() {
 /// later post would write to unmapped memory.
 #[test]
 fn a_queue_whose_resize_failed_in_the_middle_takes_no_more() {
-    if lacks_need(Need::SharedQueries) {
+    if lacks_need(Need::SharedQueries) || lacks_need(Need::SharedReceives) {
         return;
     }
     interlock::domain! { struct Test; }
@@ -272,7 +302,7 @@ fn a_queue_whose_resize_failed_in_the_middle_takes_no_more() {
 /// On some devices, a limit that exceeds the number of posted receives triggers at once and is then no longer armed.
 #[test]
 fn a_queue_is_not_made_smaller_than_the_armed_limit() {
-    if lacks_need(Need::SharedQueries) {
+    if lacks_need(Need::SharedQueries) || lacks_need(Need::SharedReceives) {
         return;
     }
     interlock::domain! { struct Test; }
@@ -302,7 +332,7 @@ fn without_addresses<R>(f: impl FnOnce() -> R) -> R {
 
 #[test]
 fn messages_arrive_after_a_resize() {
-    if lacks_need(Need::SharedQueries) {
+    if lacks_need(Need::SharedQueries) || lacks_need(Need::SharedReceives) {
         return;
     }
     interlock::domain! { struct Test; }
@@ -332,11 +362,15 @@ fn messages_arrive_after_a_resize() {
 
 #[test]
 fn the_receives_of_a_pair_in_error_go_to_the_others() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 2, 4);
     star.stock(2);
     let mut broken = star.servers.remove(0).into_error().unwrap();
-    broken.drain(&mut star.sent.1, PATIENCE, drop).unwrap();
+    let sends = if has_two_queues() { &mut star.sent.1 } else { &mut star.received.1 };
+    broken.drain(sends, PATIENCE, drop).unwrap();
     assert!(all(&mut star.received.1).is_empty(), "shared receives are not flushed");
     assert_eq!(star.shared.in_flight(), 2);
     for text in [b"one", b"two"] {
@@ -347,7 +381,7 @@ fn the_receives_of_a_pair_in_error_go_to_the_others() {
 
 #[test]
 fn a_message_too_long_breaks_the_pair_that_took_it_alone() {
-    if lacks_need(Need::Acknowledgements) {
+    if lacks_need(Need::Acknowledgements) || lacks_need(Need::SharedReceives) {
         return;
     }
     interlock::domain! { struct Test; }
@@ -372,6 +406,9 @@ fn a_message_too_long_breaks_the_pair_that_took_it_alone() {
 
 #[test]
 fn a_queue_with_pairs_is_not_destroyed() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 4);
     star.stock(3);
@@ -392,6 +429,9 @@ fn a_queue_with_pairs_is_not_destroyed() {
 
 #[test]
 fn pairs_receive_after_the_queues_handle_is_dropped_or_forgotten() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     for forgets in [false, true] {
         // A forgotten handle keeps its domain, and would keep the domain's name too. So each round uses a domain
@@ -419,6 +459,9 @@ fn pairs_receive_after_the_queues_handle_is_dropped_or_forgotten() {
 
 #[test]
 fn messages_come_out_after_pair_and_queue_are_gone() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 4);
     star.stock(3);
@@ -434,6 +477,9 @@ fn messages_come_out_after_pair_and_queue_are_gone() {
 
 #[test]
 fn a_destroy_gives_what_was_not_polled_and_the_poller_gives_it_not_again() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 4);
     star.stock(3);
@@ -456,13 +502,17 @@ fn a_destroy_gives_what_was_not_polled_and_the_poller_gives_it_not_again() {
 
 #[test]
 fn a_completion_queue_leases_room_once_for_all_pairs_of_a_shared_queue() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 3, 8);
-    assert_eq!((star.received.0.capacity(), star.received.0.room()), (8, 0));
+    let sends = sends_on_received(3);
+    assert_eq!((star.received.0.capacity(), star.received.0.room()), (8 + sends, 0));
     let other = star.domain.shared_receive_queue(&SharedLimits { receives: 1, grows_to: 4 }).unwrap();
-    let refused = other.reliable_on(&star.sent.0, &star.received.0, &LIMITS).unwrap_err();
+    let refused = other.reliable_on(star.queue_of_sends(), &star.received.0, &LIMITS).unwrap_err();
     let CreateError::NoRoom(no_room) = refused else { panic!("{refused}") };
-    assert_eq!((no_room.needed, no_room.free), (4, 0));
+    assert_eq!((no_room.needed, no_room.free), (4 + sends_on_received(1), 0));
     if lacks(Promise::EndAtOnce) {
         star.servers.clear();
         assert!(see_off(&star.received.0, &mut star.received.1).is_empty());
@@ -510,7 +560,7 @@ fn a_pair_comes_up_again_after_a_reset() {
 #[test]
 fn two_threads_poll_for_many_pairs_while_a_third_posts() {
     // The third thread can be late with the receives, so messages must be able to wait.
-    if lacks_need(Need::Waiting) {
+    if lacks_need(Need::Waiting) || lacks_need(Need::SharedReceives) {
         return;
     }
     const EACH: usize = if cfg!(miri) { 10 } else { 300 };
@@ -566,6 +616,9 @@ fn two_threads_poll_for_many_pairs_while_a_third_posts() {
 /// Completions that were not polled are lost with their queue, but the memory of their requests comes back.
 #[test]
 fn a_completion_queue_that_ends_unpolled_gives_its_shared_receives_back() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let mut star = Star::new(context().named_domain(Test).unwrap(), 1, 4);
     for round in 0..5 {
@@ -574,7 +627,7 @@ fn a_completion_queue_that_ends_unpolled_gives_its_shared_receives_back() {
         for _ in 0..3 {
             star.deliver(0, b"nobody looks");
         }
-        let received = star.domain.queue(4).unwrap();
+        let received = star.domain.queue(4 + sends_on_received(1)).unwrap();
         star.servers.clear();
         star.clients.clear();
         drop(mem::replace(&mut star.received, received));

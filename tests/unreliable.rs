@@ -425,6 +425,9 @@ fn a_datagram_is_answered_by_what_it_says_of_its_sender() {
 
 #[test]
 fn sends_and_receives_complete_on_queues_of_their_own() {
+    if lacks_need(Need::TwoQueues) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = support::context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();

@@ -6,6 +6,7 @@ use interlock::attributes::{ConnectAttributes, InitAttributes, PeerRights};
 use interlock::number::AckTimeout;
 use interlock::{
     Brand, Buffer, Endpoint, Init, Limits, Poller, Port, ProtectionDomain, QueuePair, RemoteAll, RemoteRegion, Work,
+    WorkId,
 };
 use std::thread;
 use std::time::{Duration, Instant};
@@ -211,12 +212,16 @@ impl<B: Brand> Remote<B> {
 
     /// Reads a slot, and then its word again.
     fn read(&mut self, slot: u64) -> Result<(Slot, Word), Fault> {
-        for len_bytes in [SLOT_BYTES, size_of::<Word>() as u64] {
+        let mut post = |len_bytes| {
             let (buffer, source) = (self.unanswered()?, self.part(slot, 0, len_bytes)?);
-            self.link.pair.post_read(buffer, &source).doing("cannot post a read")?;
-        }
+            self.link.pair.post_read(buffer, &source).doing("cannot post a read")
+        };
         // The requests of one pair are executed in order: the slot is read before the word.
-        let (slot, word) = (self.complete()?, self.complete()?);
+        let of_slot = post(SLOT_BYTES)?;
+        post(size_of::<Word>() as u64)?;
+        // On some devices, the completions may come in another order.
+        let ((id, first), (_, second)) = (self.complete()?, self.complete()?);
+        let (slot, word) = if id == of_slot { (first, second) } else { (second, first) };
         let seen = (*slot.view::<Slot>()?, *word.view::<Word>()?);
         self.idle.extend([slot, word]);
         Ok((Slot { word: answered(seen.0.word)?, ..seen.0 }, answered(seen.1)?))
@@ -226,7 +231,7 @@ impl<B: Brand> Remote<B> {
         let (mut buffer, target) = (self.buffer()?, self.part(slot, offset, bytes.len() as u64)?);
         buffer.write(bytes)?;
         self.link.pair.post_write(buffer, &target).doing("cannot post a write")?;
-        let buffer = self.complete()?;
+        let (_, buffer) = self.complete()?;
         self.idle.push(buffer);
         Ok(())
     }
@@ -260,9 +265,10 @@ impl<B: Brand> Remote<B> {
         Ok(buffer)
     }
 
-    fn complete(&mut self) -> Result<Buffer<B>, Fault> {
+    fn complete(&mut self) -> Result<(WorkId, Buffer<B>), Fault> {
         let success = self.link.poller.wait(self.patience)?.check()?;
-        success.into_buffer().ok_or_else(|| Fault::new("a completion without its buffer"))
+        let id = success.id();
+        Ok((id, success.into_buffer().ok_or_else(|| Fault::new("a completion without its buffer"))?))
     }
 }
 

@@ -20,8 +20,8 @@ use interlock::number::{AckTimeout, ReadDepth};
 use interlock::request::SendMemory;
 use interlock::transport::Carries;
 use interlock::{
-    Buffer, Init, Inline, Limits, MemoryRegion, Poller, Port, ProtectionDomain, QueuePair, ReliableConnection,
-    RemoteReadWrite, RemoteRegion, Work, WorkRequest,
+    Buffer, Init, Inline, Limits, MemoryRegion, Poller, Port, PostError, ProtectionDomain, QueuePair,
+    ReliableConnection, RemoteReadWrite, RemoteRegion, Work, WorkRequest,
 };
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -83,6 +83,8 @@ pub(crate) struct Player {
     pub(crate) peer: RemoteRegion<RemoteReadWrite>,
     pub(crate) size: usize,
     pub(crate) is_inline: bool,
+    /// Buffers whose messages were received, and which the receive queue had no room for yet.
+    spare: Vec<Buffer<Perf>>,
 }
 
 /// The number of buffers of `size` for a queue of `depth`.
@@ -346,6 +348,7 @@ impl Client<'_> {
     {
         // The requests of a group are posted together, and only the last one is signalled.
         let group = (pool.len() as u64 / 8).clamp(1, 16);
+        let depth = u64::from(player.wire.pair().limits().sends);
         let mut start = Instant::now();
         let mut now = start;
         let (mut posted, mut completed, mut warm) = (0, 0, false);
@@ -362,7 +365,9 @@ impl Client<'_> {
                 }
             };
             let next = left.min(group);
-            if next > 0 && pool.len() as u64 >= next {
+            // If the requests completed out of order, a slot is free only when those before it are, too.
+            let has_room = u64::from(player.wire.pair().sends_in_flight()) + next <= depth;
+            if next > 0 && pool.len() as u64 >= next && has_room {
                 player.wire.pair().batch(|batch| {
                     for memory in pool.drain(pool.len() - next as usize..).enumerate() {
                         let (number, memory) = memory;
@@ -540,7 +545,7 @@ impl Player {
             peer.region.slice(0..u64::from(task.size)).doing("the other side's memory")?
         };
         let (size, is_inline) = (task.size as usize, task.inline_bytes() > 0);
-        Ok(Self { wire, sends, receives, region, peer, size, is_inline })
+        Ok(Self { wire, sends, receives, region, peer, size, is_inline, spare: Vec::new() })
     }
 
     fn post_send(&mut self, message: &mut Option<Buffer<Perf>>) -> Result<(), Fault> {
@@ -589,7 +594,18 @@ impl Player {
         if buffer.len() != self.size {
             return Err(Fault::new(format!("a message of {} bytes came instead of {}", buffer.len(), self.size)));
         }
-        self.wire.pair().post_receive(buffer).doing("cannot post a receive")?;
+        self.spare.push(buffer);
+        while let Some(buffer) = self.spare.pop() {
+            match self.wire.pair().post_receive(buffer) {
+                Ok(_) => {}
+                // The receives completed out of order. The slot is free when those before it have completed.
+                Err(PostError::QueueFull(buffer)) => {
+                    self.spare.push(buffer);
+                    break;
+                }
+                Err(error) => return Err(error).doing("cannot post a receive"),
+            }
+        }
         Ok(())
     }
 

@@ -34,7 +34,7 @@ pub(crate) fn measure(
 ) -> Result<(Figures, Box<dyn Any>), Fault> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let Player { wire, sends, receives, region, peer, size, is_inline } = player;
+        let Player { wire, sends, receives, region, peer, size, is_inline, .. } = player;
         let [sends, receives] = [sends, receives].map(SharedPoller::new);
         if place.manner.event {
             for driver in [&sends, &receives].map(SharedPoller::driver).into_iter().flatten() {

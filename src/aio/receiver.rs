@@ -140,10 +140,16 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         Ok(())
     }
 
-    /// The next receive that completes. `None` if no receive is posted, since then none can complete. That is not the
-    /// end: post a receive, and call again. A receiver that
-    /// [posts by itself](Self::refill_from) then waits for a buffer of the pool instead. It returns `None` only if its
-    /// `most` is 0, the pair is broken, or the provider refuses the receive.
+    /// The next receive that completes.
+    ///
+    /// The receives come in the order in which the device completes them; the library does not sort them. That is the
+    /// order of the messages, except on devices that complete requests in any order. If
+    /// [`sends_may_be_unsignalled`](crate::device::Promises::sends_may_be_unsignalled) is false, do not rely on the
+    /// order: if it matters, let the peer number its messages.
+    ///
+    /// `None` if no receive is posted, since then none can complete. That is not the end: post a receive, and call
+    /// again. A receiver that [posts by itself](Self::refill_from) then waits for a buffer of the pool instead. It
+    /// returns `None` only if its `most` is 0, the pair is broken, or the provider refuses the receive.
     ///
     /// # Errors
     ///

@@ -11,6 +11,10 @@ use std::{error, fmt};
 #[non_exhaustive]
 pub enum PostError<R> {
     /// The queue is full of requests in flight. Poll, then post again.
+    ///
+    /// The slot of a request becomes free when it and all requests before it have completed. On some devices, requests
+    /// complete in any order, so several polls may be needed. Receives of a shared receive queue do not wait for each
+    /// other.
     QueueFull(R),
     /// The pair, or the shared receive queue, has failed: a completion reported it, or an earlier post was uncertain.
     /// Destroy the pair or the queue; a pair can also be reset where

@@ -591,6 +591,9 @@ fn a_wait_that_was_given_up_ends_with_its_half() {
 
 #[test]
 fn shared_receives_come_with_the_pair_that_took_them() {
+    if lacks_need(Need::SharedReceives) {
+        return;
+    }
     interlock::domain! { struct Test; }
     let domain = context().named_domain(Test).unwrap();
     let port = domain.context().active_port().unwrap();

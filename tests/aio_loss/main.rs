@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use support::{PATIENCE, Random, connect_to_each_other, context, eventually};
+use support::{PATIENCE, Promise, Random, connect_to_each_other, eventually, lacks};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
@@ -285,8 +285,8 @@ impl Lane {
     /// Receives the messages of this lane at the other end, checks them, and posts each receive again.
     async fn serve(self: Arc<Self>, mut receiver: Receiver<Checked>, seed: u64) -> Receiver<Checked> {
         let mut random = Random::new(seed);
-        // On an iWARP device, the receives can complete in another order than that of the messages.
-        let is_in_order = !context().is_iwarp();
+        // On some devices, the receives can complete in another order than that of the messages.
+        let is_in_order = !lacks(Promise::Order);
         let mut counts: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
         let mut spare = Vec::new();
         while !self.is_over.load(Ordering::Acquire) {

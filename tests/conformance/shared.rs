@@ -5,7 +5,7 @@ use interlock::event::{AsyncEvent, QueuePairEvent, SharedReceiveQueueEvent};
 use interlock::shared::{SharedLimits, SharedReceiveQueue};
 use interlock::transport::OnShared;
 use interlock::{Brand, Limits, Poller, ProtectionDomain, QueuePair, ReadyToSend, ReliableConnection};
-use support::{PATIENCE, Promise, deviates, lacks};
+use support::{Need, PATIENCE, Promise, deviates, lacks, lacks_need};
 
 /// A client, and a server that receives from a shared queue.
 struct Served<B> {
@@ -32,6 +32,9 @@ fn served<B: Brand>(domain: &ProtectionDomain<B>) -> Served<B> {
 /// The limit event names its queue by a value. It comes once and leaves no limit armed.
 #[test]
 fn c152_the_limit_is_told_once() {
+    if lacks_need(Need::AsyncEvents) {
+        return;
+    }
     let domain = domain!();
     let context = domain.context();
     let mut events = context.events().unwrap();
@@ -52,6 +55,9 @@ fn c152_the_limit_is_told_once() {
 /// A pair in Error reports when it takes no more shared receives. The remaining receives stay in the shared queue.
 #[test]
 fn c153_a_pair_in_error_tells_of_its_last_receive() {
+    if lacks_need(Need::AsyncEvents) {
+        return;
+    }
     let domain = domain!();
     let context = domain.context();
     let mut events = context.events().unwrap();

@@ -6,7 +6,7 @@ use interlock::error::WaitError;
 use interlock::soft::Fabric;
 use interlock::{Completion, Context, Limits, RemoteReadWrite, Status, WorkRequest};
 use std::time::{Duration, Instant};
-use support::{Link, Need, PATIENCE, Queues, lacks_need, next, own_device};
+use support::{Link, Need, PATIENCE, Promise, Queues, lacks, lacks_need, next, own_device};
 
 /// C125: a completion in an armed queue makes an event. C127: the next completion makes none, unless the queue is armed
 /// again.
@@ -125,7 +125,7 @@ fn a_solicited_wait_sleeps_through_timers_and_plain_messages() {
             std::thread::sleep(WHILE);
             right.post(WorkRequest::send(domain.buffer(8).unwrap()).unsignalled()).unwrap();
         });
-        let how = Wait { wake_for: WakeFor::Solicited, ..Wait::new(4 * WHILE) };
+        let how = Wait { wake_for: WakeFor::Solicited, ..Wait::new(10 * WHILE) };
         assert!(poller.wait_for(how).unwrap().is_some());
     });
 }
@@ -144,7 +144,9 @@ fn a_solicited_arming_after_another_may_be_woken_by_any() {
     assert_eq!(arm(&mut link.poller, WakeFor::Solicited), 0);
     message(&mut link, false);
     assert!(readiness.wait(SOON).unwrap());
-    assert!(arm(&mut link.poller, WakeFor::Solicited) <= 1);
+    // On some devices, the send of the message has a completion of its own.
+    let most = if lacks(Promise::Order) { 2 } else { 1 };
+    assert!(arm(&mut link.poller, WakeFor::Solicited) <= most);
 }
 
 /// C134: a program may stop waiting at any point, and loses no completion.

@@ -6,7 +6,7 @@ use interlock::event::{AsyncEvent, QueuePairEvent};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::state::DeviceState;
 use interlock::{Limits, PostError, RemoteReadWrite, Status, WorkRequest};
-use support::{Link, Need, PATIENCE, Queues, all, context, lacks_need, next, own_device};
+use support::{Link, Need, PATIENCE, Promise, Queues, all, context, lacks, lacks_need, next, own_device};
 
 /// C112: a completion queue has room for one entry or more. C113: it has room for no more than the device allows.
 #[test]
@@ -120,7 +120,7 @@ fn c119_c120_a_full_queue_takes_more_after_polling() {
         // On a device that completes requests in any order, the completion above is perhaps not that of the oldest
         // request. Only the completion of the oldest request makes room.
         let PostError::QueueFull(buffer) = error else { panic!("{error}") };
-        assert!(context().is_iwarp());
+        assert!(lacks(Promise::Order));
         next(&mut link.poller);
         link.left.post_write(buffer, &remote).unwrap();
     }
@@ -188,7 +188,8 @@ fn a_queue_is_resized_with_completions_in_it() {
     assert_eq!((link.queue.capacity(), link.queue.room()), (64, 48));
     let limits = Limits { sends: 24, receives: 24, ..Limits::default() };
     let more = link.domain.reliable(&link.queue, &limits).unwrap();
-    for _ in 0..3 {
+    // On some devices, the send of each message has a completion of its own.
+    for _ in 0..if lacks(Promise::Order) { 6 } else { 3 } {
         next(&mut link.poller);
     }
     // The room of a dropped pair becomes free only after a poll has found the queue empty.

@@ -7,7 +7,7 @@ use interlock::{AnyQueuePair, Limits, PostError, QueuePair, RemoteWrite};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
-use support::{Need, PATIENCE, context, lacks_need};
+use support::{Need, PATIENCE, Promise, context, lacks, lacks_need};
 
 #[test]
 fn a_panic_with_requests_in_flight_ends_the_scope_first() {
@@ -66,7 +66,11 @@ fn forgotten_tickets_keep_places_until_the_scope_ends() {
             .scope(PATIENCE, |scope| {
                 let lent = scope.lend(&bytes)?;
                 for _ in 0..2 * DEPTH {
-                    let ticket = scope.post_write(lent.clone(), &remote)?;
+                    let ticket = match scope.post_write(lent.clone(), &remote) {
+                        // If a write overtook an earlier one, the slot of that one is not free yet.
+                        Err(PostError::QueueFull(_)) if lacks(Promise::Order) => return Ok(()),
+                        posted => posted?,
+                    };
                     let id = ticket.id();
                     mem::forget(ticket);
                     // Wait for another ticket, so that the queue has room.
@@ -108,6 +112,8 @@ fn forgotten_tickets_keep_places_until_the_scope_ends() {
                 scope.wait_any(PATIENCE)?;
             }
             scope.wait_for(last, Duration::ZERO)?;
+            // On some devices, the last one may overtake others.
+            while lacks(Promise::Order) && scope.wait_any(SHORT).is_ok() {}
             assert!(matches!(scope.wait_any(Duration::ZERO), Err(WaitError::TimedOut(_))));
             Ok::<_, InScopeError>(())
         })
@@ -148,6 +154,9 @@ fn a_poller_that_serves_others_makes_no_exclusive() {
     let swapped = Exclusive::new(mine, error.poller).unwrap_err();
     assert_eq!(swapped.reason, SharedQueue::OtherQueue);
     wire.exclusive = Exclusive::new(swapped.queue_pair, parts.poller.unwrap()).unwrap();
+    if !wire.domain.context().promises().pairs_may_have_two_queues() {
+        return;
+    }
     // The pair completes its sends on one queue and its receives on another.
     let (one, one_poller) = wire.domain.completion_queue(8).unwrap();
     let (two, _two_poller) = wire.domain.completion_queue(8).unwrap();

@@ -1,7 +1,10 @@
 //! The device under test, and how devices differ.
 
-use interlock::error::{TransitionError, TransitionFailure};
-use interlock::{Context, Status};
+use crate::polling::extended;
+use interlock::error::{CompletionQueueError, CreateError, TransitionError, TransitionFailure};
+use interlock::queue::Posting;
+use interlock::soft::Fabric;
+use interlock::{Context, Limits, Status};
 use std::time::Duration;
 
 /// Longer than any exchange of the tests takes on the slowest machine.
@@ -19,6 +22,49 @@ pub fn context() -> Context {
 /// Whether the device under test is not a soft one.
 pub fn on_hardware() -> bool {
     !context().name().starts_with("soft")
+}
+
+/// Whether the device under test is the soft one without a profile, which has everything and promises everything. So no
+/// test may say of it that it lacks something.
+pub fn promises_everything() -> bool {
+    let context = context();
+    let specification = Context::open_on(&Fabric::new(), "dev0").unwrap();
+    context.is_soft() && context.promises() == specification.promises()
+}
+
+/// The ways of posting that the device under test has for requests of one element.
+pub fn ways() -> Vec<Posting> {
+    let made = context().with_domain(|domain| {
+        let limits = Limits { posting: Posting::WorkRequestApi, ..Limits::default() };
+        let (queue, _poller) = domain.completion_queue(limits.completions()).unwrap();
+        domain.reliable(&queue, &limits).map(drop)
+    });
+    match made.expect("a domain") {
+        Ok(()) => vec![Posting::List, Posting::WorkRequestApi],
+        Err(CreateError::NoWorkRequestApi(_)) => {
+            assert!(!promises_everything(), "the soft device has the work request API");
+            vec![Posting::List]
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Whether completion queues of the device under test can be polled through `ibv_start_poll`.
+pub fn has_extended_queues() -> bool {
+    let context = context();
+    let made = context.with_domain(|domain| domain.completion_queue_with(4, &extended()).map(drop));
+    match made.expect("a domain") {
+        Ok(()) => true,
+        Err(CompletionQueueError::NotExtended(_)) => {
+            // Of real devices, only iWARP ones are known to lack them.
+            assert!(
+                context.is_iwarp() || context.is_soft() && !promises_everything(),
+                "the device has extended queues"
+            );
+            false
+        }
+        Err(error) => panic!("{error}"),
+    }
 }
 
 /// The name of a second device of the same kind, if there is one: the other soft device, or the device at the other end
@@ -85,10 +131,12 @@ pub enum Promise {
     EndAtOnce,
     /// A window permits its peer to reach the bytes over which it was bound, and permits nothing else.
     Windows,
-    /// An event comes only when there is a completion.
+    /// An event comes when there is a completion, and only then.
     Events,
     /// A connect that fails without a TCP stream leaves its pair in Init. Elsewhere than on iWARP, that is always so.
     SparedPairs,
+    /// The requests of a work queue complete in the order in which they were posted.
+    Order,
 }
 
 /// Whether the library says that the provider of the device under test does not make this promise.
@@ -103,7 +151,10 @@ pub fn lacks(promise: Promise) -> bool {
         // Only a soft device counts as lacking this promise. On soft-RoCE, `windows_are_barriers` is false too, because
         // of the deviations C082, C088 and C089. Apart from these, soft-RoCE keeps the promise.
         Promise::Windows => !on_hardware() && !context.promises().windows_are_barriers(),
-        Promise::Events => promises.provider() == "adversary",
+        Promise::Events => promises.provider() == "adversary" || !promises.are_reviewed(),
+        // Where a send may be unsignalled, the completion of a later one stands for it, so none overtakes. Elsewhere
+        // the library does not say whether completions keep the order.
+        Promise::Order => context.is_iwarp() || !promises.sends_may_be_unsignalled(),
         Promise::SparedPairs => context.is_iwarp() && !promises.failed_connects_spare_pairs(),
     }
 }

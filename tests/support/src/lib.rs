@@ -23,8 +23,8 @@ pub mod victim;
 
 pub use completions::{all, eventually, failure, next, nothing_comes, see_off};
 pub use device::{
-    PATIENCE, Promise, another_device, context, deviates, is_linux_6_12, is_of_a_destroyed_pair, lacks, on_hardware,
-    unless_refused,
+    PATIENCE, Promise, another_device, context, deviates, has_extended_queues, is_linux_6_12, is_of_a_destroyed_pair,
+    lacks, on_hardware, promises_everything, unless_refused, ways,
 };
 pub use link::{Link, connect_to_each_other};
 pub use memory::{Counted, Guarded, filled, message, moved};

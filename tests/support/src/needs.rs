@@ -1,6 +1,7 @@
 //! Capabilities of a device that a test needs and that not every device has.
 
-use crate::device::context;
+use crate::device::{Promise, context, has_extended_queues, lacks, ways};
+use interlock::queue::Posting;
 use std::io::Write;
 
 /// A capability that a test needs and that some devices lack. iWARP devices lack most of these.
@@ -44,6 +45,8 @@ pub enum Need {
     /// The requests of a work queue complete in the order in which they were posted, so that one completion stands for
     /// several.
     Order,
+    /// Requests are posted by `ibv_wr_*`.
+    WorkRequestApi,
     /// Completion queues are polled through `ibv_start_poll`.
     ExtendedQueues,
     /// A completion says what happened to the request at the peer. On iWARP a send or a write is complete once its
@@ -53,6 +56,10 @@ pub enum Need {
     PairRights,
     /// Peers name memory by offsets.
     ZeroBased,
+    /// Pairs receive from a shared receive queue.
+    SharedReceives,
+    /// The asynchronous events of the device can be taken.
+    AsyncEvents,
     /// A shared receive queue can be queried for its size and its limit.
     SharedQueries,
     /// A completion queue changes its size.
@@ -86,10 +93,13 @@ impl Need {
             Self::Waiting => "messages that wait for a receive",
             Self::Packets => "attributes of packets",
             Self::Order => "completions in the order of the requests",
+            Self::WorkRequestApi => "the work request API",
             Self::ExtendedQueues => "extended completion queues",
             Self::Acknowledgements => "acknowledgements of the peer",
             Self::PairRights => "rights of a pair",
             Self::ZeroBased => "zero-based memory",
+            Self::SharedReceives => "shared receive queues",
+            Self::AsyncEvents => "asynchronous events",
             Self::SharedQueries => "queries of shared receive queues",
             Self::Resize => "completion queues that change their size",
             Self::Arming => "armings that add up",
@@ -107,6 +117,12 @@ pub fn lacks_need(need: Need) -> bool {
         Need::OtherProcesses => context().is_soft(),
         Need::SilentHost => context().is_soft(),
         Need::TwoQueues => !context().promises().pairs_may_have_two_queues(),
+        Need::Order => lacks(Promise::Order),
+        Need::SharedReceives => !context().promises().shared_receive_queues(),
+        Need::AsyncEvents => !context().promises().has_events(),
+        Need::WorkRequestApi => !ways().contains(&Posting::WorkRequestApi),
+        Need::ExtendedQueues => !has_extended_queues(),
+        Need::Resize => context().is_iwarp() || !context().promises().completion_queues_resize(),
         Need::SpareDevice => !context().name().starts_with("rxe"),
         _ => context().is_iwarp(),
     };
