@@ -403,7 +403,7 @@ fn a_membership_says_that_the_network_has_ended_it() {
     fabric.heal();
 }
 
-/// The device refuses to move the pair when the end is seen. The next look at the end tries again.
+/// The device refuses to move the pair when the end is seen. The call says so, and the next look tries again.
 #[test]
 fn a_pair_that_was_not_moved_at_its_end_is_moved_by_the_next_look() {
     let mut world = World::on(Fabric::with_profile(Profile::Rxe));
@@ -411,9 +411,9 @@ fn a_pair_that_was_not_moved_at_its_end_is_moved_by_the_next_look() {
     of_client.pair.post_receive(client.domain.buffer(64).unwrap()).unwrap();
     drop((of_server, server));
     world.fabric.inject(fails(Verb::ModifyQp));
-    for _ in 0..2 {
-        assert!(matches!(of_client.wait_end(PATIENCE).unwrap(), Some(Cause::Disconnected)));
-    }
+    let refused = of_client.wait_end(PATIENCE).unwrap_err();
+    assert_eq!(refused.verb(), "ibv_modify_qp", "{refused}");
+    assert!(matches!(of_client.wait_end(PATIENCE).unwrap(), Some(Cause::Disconnected)));
     assert!(client.poller.wait(PATIENCE).unwrap().check().unwrap_err().into_buffer().is_some());
 }
 
@@ -1035,4 +1035,17 @@ fn an_acknowledgement_timeout_for_ever_is_refused() {
     let error = idle.set_ack_timeout(AckTimeout::new(0).unwrap()).unwrap_err();
     assert_eq!((error.verb(), error.errno()), ("rdma_set_option", libc::EINVAL));
     idle.set_ack_timeout(AckTimeout::new(1).unwrap()).unwrap();
+}
+
+/// A pair that cannot be queried for another reason is no proof that its device was removed.
+#[test]
+fn a_peer_that_is_gone_is_no_removed_device() {
+    let mut world = World::on(Fabric::new());
+    let [mut client, mut server] = [world.side(), world.side()];
+    world.fabric.inject(Fault::ClientsGone { count: 1 });
+    let connecting = world.connecting(&mut client);
+    world.fabric.inject(fails(Verb::QueryQp));
+    let failed = world.accepting(&mut server).map(drop).unwrap_err();
+    assert!(matches!(failed.cause, Cause::PeerGone(_)), "{}", failed.cause);
+    drop(connecting);
 }

@@ -79,7 +79,7 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// The channel failed.
+    /// As [`poll_end`](Self::poll_end).
     pub fn wait_end(&mut self, timeout: Duration) -> Result<Option<Cause>, VerbError> {
         self.end_by(Patience::of(timeout))
     }
@@ -113,11 +113,11 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     }
 
     /// Returns the cause if the connection has ended and this side did not end it. In that case the call has moved the
-    /// pair to Error.
+    /// pair to Error, unless the device was removed.
     ///
     /// # Errors
     ///
-    /// The channel failed.
+    /// The channel failed, or the device refused to move the pair. The next call tries that again.
     pub fn poll_end(&mut self) -> Result<Option<Cause>, VerbError> {
         self.end_by(Patience::None)
     }
@@ -133,10 +133,16 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
 
     fn end_by(&mut self, patience: Patience) -> Result<Option<Cause>, VerbError> {
         let end = self.link.end_by(patience)?;
-        if end.is_some() && !self.link.has_moved_pair {
-            // If `end_traffic` fails, the next look at the end calls it again. After the removal of the device it
-            // always fails.
-            self.link.has_moved_pair = self.pair.end_traffic().is_ok();
+        if let Some(cause) = &end
+            && !self.link.has_moved_pair
+        {
+            match self.pair.end_traffic() {
+                Ok(()) => self.link.has_moved_pair = true,
+                // A removed device moves no pair.
+                Err(_) if matches!(cause, Cause::DeviceRemoved) => {}
+                // The link keeps the cause for the next call.
+                Err(error) => return Err(error),
+            }
         }
         Ok(end)
     }

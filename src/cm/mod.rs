@@ -156,7 +156,8 @@ fn addresses(of: impl ToSocketAddrs) -> Result<Vec<SocketAddr>, CmError> {
 ///
 /// # Errors
 ///
-/// [`Cause`]. The pair comes back: in Init if certainly nothing was done to it, else in Error. On iWARP, the pair does
+/// [`Cause`]. The pair comes back: in Init if certainly nothing was done to it, else in Error (or in the state that it
+/// had reached, if the device refuses to move it to Error: see [`AnyQueuePair`]). On iWARP, the pair does
 /// not come back if the timeout passes while TCP connects. If the timeout passes later, destroying the pair may block:
 /// see [`Connecting`].
 pub fn connect<B: Brand, T: Reliable>(
@@ -340,11 +341,12 @@ fn peer_gone(error: VerbError) -> Cause {
 }
 
 /// Like [`peer_gone`], for a call that concerns `pair`. After a removal of the pair's device, rdma_cm returns the
-/// errors that otherwise mean that the peer is gone. So this function also queries the pair, which fails if the device
-/// is gone.
+/// errors that otherwise mean that the peer is gone. So this function also queries the pair, which fails in a certain way
+/// if the device is gone.
 fn someone_gone<B: Brand, S: State, T: Transport>(error: VerbError, pair: &QueuePair<B, S, T>) -> Cause {
+    let is_removed = |error: &VerbError| matches!(error.errno(), libc::EIO | libc::ENODEV);
     match peer_gone(error) {
-        Cause::PeerGone(_) if pair.query_state().is_err() => Cause::DeviceRemoved,
+        Cause::PeerGone(_) if pair.query_state().is_err_and(|error| is_removed(&error)) => Cause::DeviceRemoved,
         cause => cause,
     }
 }

@@ -175,16 +175,21 @@ fn reset<B: Brand, S: State>(pair: QueuePair<B, S, ReliableConnection>) -> (AnyQ
     }
 }
 
-/// Destroys the pair now. `poller` is its only poller. The second result is `None` if the pair was not destroyed;
-/// otherwise it says whether the completion queue may be polled afterwards.
+/// Destroys the pair. `poller` is its only poller. If the device refuses and may be asked again, this asks again for some
+/// time. The second result is `None` if the pair was not destroyed; otherwise it says whether the completion queue may be
+/// polled afterwards.
 fn destroy<B: Brand, S: State>(
     mut pair: QueuePair<B, S, ReliableConnection>,
     poller: &mut Poller<B>,
 ) -> (AnyQueuePair<B>, Option<bool>) {
-    match pair.inner.destroy_with(poller) {
-        Ok(may_poll) => (AnyQueuePair::Vacant, Some(may_poll)),
-        Err(error) if error.is_lost => (AnyQueuePair::Vacant, None),
-        Err(_) => (pair.into(), None),
+    let until = Instant::now() + GRACE;
+    loop {
+        match pair.inner.destroy_with(poller) {
+            Ok(may_poll) => return (AnyQueuePair::Vacant, Some(may_poll)),
+            Err(error) if error.is_lost => return (AnyQueuePair::Vacant, None),
+            Err(_) if Instant::now() < until => thread::sleep(PAUSE),
+            Err(_) => return (pair.into(), None),
+        }
     }
 }
 

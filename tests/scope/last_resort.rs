@@ -94,3 +94,17 @@ fn memory_that_peers_can_still_reach_ends_the_process() {
     });
     eprintln!("got away: {ended:?}");
 }
+
+/// The device does not flush and does not reset the pair. Its first destroy fails, and the second one succeeds.
+#[test]
+fn a_destroy_that_fails_once_is_tried_again() {
+    let (fabric, mut wire) = wire!(Fabric::manual());
+    let mut buffer = [0_u8; 8];
+    let ended = wire.exclusive.scope(Duration::ZERO, |scope| {
+        drop(scope.post_receive(scope.lend_mut(&mut buffer).unwrap()).unwrap());
+        fabric.inject(always(Verb::ModifyQp, libc::EIO));
+        fabric.inject(Fault::VerbFails { verb: Verb::DestroyQp, after: 0, count: 1, errno: libc::EINTR });
+    });
+    assert!(ended.is_err(), "{ended:?}");
+    assert_eq!(fabric.violations(), <Vec<String>>::new());
+}
