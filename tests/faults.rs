@@ -572,6 +572,7 @@ support::also_extended![
     a_destroyed_pair_is_out_of_the_devices_reach,
     a_removed_device_ends_in_errors_and_not_in_panics,
     a_device_that_does_not_open_says_why,
+    a_device_that_cannot_be_queried_is_not_opened,
     a_refused_batch_gives_back_what_its_closure_returned_too,
     what_is_refused_of_all_items_comes_back,
     a_batch_of_which_nothing_is_known_says_so,
