@@ -905,7 +905,7 @@ fn the_receives_come_out_although_the_pair_was_not_moved_at_first() {
         let end = timeout(PATIENCE, server.link.closed()).await.unwrap();
         fabric.inject(Fault::VerbFails { verb: Verb::ModifyQp, after: 0, count: 2, errno: libc::ENOMEM });
         assert_eq!(timeout(PATIENCE, server.closed()).await.unwrap(), end);
-        // Not by `timeout`, which looks once more at the end of its time.
+        // Not by `timeout`: it polls once more when its time is over.
         let flushed = tokio::select! {
             biased;
             () = sleep(PATIENCE) => panic!("nobody has tried again"),

@@ -403,7 +403,7 @@ fn a_membership_says_that_the_network_has_ended_it() {
     fabric.heal();
 }
 
-/// The device refuses to move the pair when the end is seen. The call says so, and the next look tries again.
+/// The device refuses to move the pair when the end is seen. The call says so, and the next call tries again.
 #[test]
 fn a_pair_that_was_not_moved_at_its_end_is_moved_by_the_next_look() {
     let mut world = World::on(Fabric::with_profile(Profile::Rxe));
@@ -415,6 +415,19 @@ fn a_pair_that_was_not_moved_at_its_end_is_moved_by_the_next_look() {
     assert_eq!(refused.verb(), "ibv_modify_qp", "{refused}");
     assert!(matches!(of_client.wait_end(PATIENCE).unwrap(), Some(Cause::Disconnected)));
     assert!(client.poller.wait(PATIENCE).unwrap().check().unwrap_err().into_buffer().is_some());
+}
+
+/// The peer goes, and then the device. Nobody has looked in between.
+#[test]
+fn the_end_of_a_connection_whose_device_is_gone_too_is_told() {
+    let mut world = World::on(Fabric::new());
+    let [(_client, mut of_client), (server, of_server)] = world.connected();
+    drop((of_server, server));
+    world.fabric.inject(Fault::DeviceRemoved { device: "dev0".to_owned() });
+    for _ in 0..2 {
+        let end = of_client.wait_end(PATIENCE).unwrap();
+        assert!(matches!(end, Some(Cause::Disconnected | Cause::DeviceRemoved)), "{end:?}");
+    }
 }
 
 /// CM044: the number of a pair comes free although the first disconnect failed.
@@ -1037,7 +1050,7 @@ fn an_acknowledgement_timeout_for_ever_is_refused() {
     idle.set_ack_timeout(AckTimeout::new(1).unwrap()).unwrap();
 }
 
-/// A pair that cannot be queried for another reason is no proof that its device was removed.
+/// A query of the pair that fails with `ENOMEM` does not prove that the device was removed.
 #[test]
 fn a_peer_that_is_gone_is_no_removed_device() {
     let mut world = World::on(Fabric::new());

@@ -318,8 +318,8 @@ fn a_device_that_does_not_open_says_why() {
     assert!(error.to_string().contains("soft0"), "{error}");
 }
 
-/// The numbers of a device name its provider, and some providers need precautions. So a device that cannot be queried
-/// is not opened.
+/// Vendor and part of a device name its provider, and some providers need precautions. So a device that cannot be
+/// queried is not opened.
 #[test]
 fn a_device_that_cannot_be_queried_is_not_opened() {
     let fabric = Fabric::new();

@@ -23,7 +23,7 @@ const LIMITS: Limits =
     Limits { sends: 4, receives: 4, inline_bytes: 0, elements: 1, posting: interlock::queue::Posting::List };
 
 /// Clients that are each connected to a server. The servers receive from one shared queue. All sends complete on
-/// `sent`, and all receives on `received`. On devices where a pair has only one queue, all of a server completes on
+/// `sent`, and all receives on `received`. Where a pair has only one queue, all requests of a server complete on
 /// `received`.
 struct Star<B> {
     domain: ProtectionDomain<B>,
@@ -96,7 +96,7 @@ fn has_two_queues() -> bool {
     context().promises().pairs_may_have_two_queues()
 }
 
-/// How many completions of sends of so many servers need room on `Star::received`.
+/// How many completions of sends `Star::received` must hold, with so many servers.
 fn sends_on_received(pairs: usize) -> u32 {
     if has_two_queues() { 0 } else { LIMITS.sends * pairs as u32 }
 }

@@ -29,7 +29,7 @@ type Server<B> = QueuePair<B, ReadyToSend, OnShared<UnreliableConnection>>;
 type Mailbox<B> = QueuePair<B, ReadyToSend, OnShared<UnreliableDatagram>>;
 
 /// Unreliable connections from clients to servers that receive from one shared queue. All sends complete on `sent`, and
-/// all receives on `received`. On devices where a pair has only one queue, all of a server completes on `received`.
+/// all receives on `received`. Where a pair has only one queue, all requests of a server complete on `received`.
 struct Star<B> {
     domain: ProtectionDomain<B>,
     sent: Poller<B>,

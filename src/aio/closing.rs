@@ -180,7 +180,7 @@ impl<B: Brand, T: Transport> Closing<B, T> {
             }
         };
         let first_failure = pair.first_failure();
-        // An error is ignored: `poll_drained` kicks again. If that fails too, it ends the wait.
+        // An error is ignored: `poll_drained` kicks again, and gives up if that fails too.
         let _ = pair.kick(0);
         let next_kick = Timer::after(sends.poller(), BETWEEN_KICKS);
         let (pair, kicks, drained, marker, kept) = (Some(pair), 0, None, None, rest.kept);

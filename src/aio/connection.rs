@@ -57,7 +57,7 @@ pub struct Link<B: Brand> {
     end: Option<End>,
     /// Whether the connection has moved its pair to Error because of the end. A link by itself has no pair to move.
     has_moved_pair: bool,
-    /// If the device has refused that: when to try again.
+    /// When to try a refused move of the pair again.
     next_move: Option<Timer<B>>,
     keep_alive: Option<KeepAlive<B>>,
 }
@@ -251,8 +251,8 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
     /// tells this side: only a request fails. A connection that only receives needs [`keep_alive`](Self::keep_alive) to
     /// notice that.
     ///
-    /// After every end but [`End::Queue`] the pair is in Error, and all its requests come out. Dropping the future
-    /// loses nothing.
+    /// After every end but [`End::Queue`] the pair is in Error, and all its requests come out. (If the device refuses
+    /// that move, this and [`next`](Self::next) try it again.) Dropping the future loses nothing.
     pub async fn closed(&mut self) -> End {
         std::future::poll_fn(|context| self.poll_closed(context)).await
     }
@@ -366,8 +366,9 @@ impl<B: Brand> Link<B> {
                 return;
             }
             // Without `abort` the receives would never come out: neither the end of a link nor a post of uncertain
-            // outcome moves the pair to Error. A task that waits for a receive waits for a successful `abort`.
-            self.has_moved_pair = sender.abort().is_ok();
+            // outcome moves the pair to Error. If `abort` fails, the timer wakes the task for another try. A removed
+            // device moves no pair.
+            self.has_moved_pair = sender.abort().is_ok() || matches!(end, End::DeviceRemoved);
             let timer = || Timer::after(sender.poller(), BETWEEN_KICKS);
             self.next_move = (!self.has_moved_pair).then(timer);
         }

@@ -4,6 +4,7 @@ use super::advice::Advice;
 use super::channel::Identifier;
 use super::ended::Ended;
 use super::error::{Cause, Failed};
+use super::is_of_removed_device;
 use super::meaning::Phase;
 use super::private_data::PeerData;
 use super::wait::Patience;
@@ -79,7 +80,7 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// As [`poll_end`](Self::poll_end).
+    /// The channel failed.
     pub fn wait_end(&mut self, timeout: Duration) -> Result<Option<Cause>, VerbError> {
         self.end_by(Patience::of(timeout))
     }
@@ -126,7 +127,7 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
     ///
     /// # Errors
     ///
-    /// The channel failed.
+    /// As [`poll_end`](Self::poll_end).
     pub fn wait_end(&mut self, timeout: Duration) -> Result<Option<Cause>, VerbError> {
         self.end_by(Patience::of(timeout))
     }
@@ -139,7 +140,7 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
             match self.pair.end_traffic() {
                 Ok(()) => self.link.has_moved_pair = true,
                 // A removed device moves no pair.
-                Err(_) if matches!(cause, Cause::DeviceRemoved) => {}
+                Err(error) if matches!(cause, Cause::DeviceRemoved) || is_of_removed_device(error) => {}
                 // The link keeps the cause for the next call.
                 Err(error) => return Err(error),
             }

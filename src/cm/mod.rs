@@ -156,10 +156,9 @@ fn addresses(of: impl ToSocketAddrs) -> Result<Vec<SocketAddr>, CmError> {
 ///
 /// # Errors
 ///
-/// [`Cause`]. The pair comes back: in Init if certainly nothing was done to it, else in Error (or in the state that it
-/// had reached, if the device refuses to move it to Error: see [`AnyQueuePair`]). On iWARP, the pair does
-/// not come back if the timeout passes while TCP connects. If the timeout passes later, destroying the pair may block:
-/// see [`Connecting`].
+/// [`Cause`]. The pair comes back: in Init if certainly nothing was done to it, else in Error. (If the device refuses
+/// to move it to Error, it comes back in the state that it had reached.) On iWARP, the pair does not come back if the
+/// timeout passes while TCP connects. If the timeout passes later, destroying the pair may block: see [`Connecting`].
 pub fn connect<B: Brand, T: Reliable>(
     address: impl ToSocketAddrs,
     pair: QueuePair<B, Init, T>,
@@ -341,14 +340,17 @@ fn peer_gone(error: VerbError) -> Cause {
 }
 
 /// Like [`peer_gone`], for a call that concerns `pair`. After a removal of the pair's device, rdma_cm returns the
-/// errors that otherwise mean that the peer is gone. So this function also queries the pair, which fails in a certain way
-/// if the device is gone.
+/// errors that otherwise mean that the peer is gone. So this function also queries the pair.
 fn someone_gone<B: Brand, S: State, T: Transport>(error: VerbError, pair: &QueuePair<B, S, T>) -> Cause {
-    let is_removed = |error: &VerbError| matches!(error.errno(), libc::EIO | libc::ENODEV);
     match peer_gone(error) {
-        Cause::PeerGone(_) if pair.query_state().is_err_and(|error| is_removed(&error)) => Cause::DeviceRemoved,
+        Cause::PeerGone(_) if pair.query_state().is_err_and(is_of_removed_device) => Cause::DeviceRemoved,
         cause => cause,
     }
+}
+
+/// Whether this is how a verb fails once its device is removed.
+fn is_of_removed_device(error: VerbError) -> bool {
+    matches!(error.errno(), libc::EIO | libc::ENODEV)
 }
 
 /// Refuses an identifier for datagrams on an iWARP device.

@@ -128,8 +128,9 @@ impl<B> CompletionChannel<B> {
     /// returned queue until that poller is empty again. If another thread also waits with that poller, the queue may
     /// have no completion left.
     ///
-    /// Some devices make no event for some completions. So wait no longer than the [`Poller::next_timer`] of each
-    /// poller of the channel, and after `None` arm all of them again. [`wait_any`](Self::wait_any) does that by itself.
+    /// Some devices make no event for some completions. So wait no longer than the shortest [`Poller::next_timer`] of
+    /// the channel's pollers. If no queue became ready, arm all of them again. [`wait_any`](Self::wait_any) does that
+    /// by itself.
     ///
     /// # Errors
     ///

@@ -55,8 +55,8 @@ impl ContextInner {
         &self.open
     }
 
-    /// Takes over a device that was opened just now. Fails if the device cannot be queried: its numbers name its
-    /// provider, and some providers need precautions that a provider of no row does not get.
+    /// Takes over a device that was opened just now. Fails if the device cannot be queried: its vendor and part name
+    /// the provider, and the row of a provider has the precautions that it needs.
     pub(super) fn new(opened: Opened, name: &str) -> Result<Self, VerbError> {
         let device = DeviceKey { name: name.into(), fabric: opened.fabric.unwrap_or(0) };
         let soft = opened.fabric.is_some();

@@ -19,7 +19,7 @@ pub enum NotOnIwarp {
     Immediates,
     /// Atomics, atomic writes, and memory for them.
     Atomics,
-    /// Queue pairs, on the devices of this provider: its polls may report old completions as new ones there.
+    /// Queue pairs, on devices of irdma: its polls may report old completions as new ones there.
     QueuePairs,
 }
 

@@ -121,7 +121,7 @@ impl RawPair {
             parked: (qp_type == ibv_qp_type::IBV_QPT_UD).then(Parked::default),
             attachments: None,
             domain: Arc::clone(domain),
-            // On iWARP, rdma_cm moves the pair, and not this library.
+            // On iWARP, rdma_cm moves the pair to Ready To Receive, and this library does not see when.
             may_receive: AtomicBool::new(context.is_iwarp()),
         };
         Ok((pair, granted))
@@ -192,8 +192,8 @@ impl RawPair {
         Ok(())
     }
 
-    /// Whether the device may fill another receive for the pair: the pair has left Init, and has not moved to Error or
-    /// Reset since.
+    /// Whether the device may fill another receive for the pair: the pair has left Init (or is on iWARP), and has not
+    /// moved to Error or Reset since.
     pub(crate) fn may_receive(&self) -> bool {
         self.may_receive.load(Ordering::Relaxed)
     }

@@ -37,8 +37,8 @@ pub struct Promises {
     /// A post that fails and points `bad_wr` at a request has not queued that request, nor later ones.
     pub(crate) refusal_is_sure: bool,
     /// A move to Reset that returns 0 ends every access of the device, even if requests were in flight. A pair that
-    /// leaves Reset or Send Queue Error is then like a new one: no poll completes a later request because of what
-    /// happened to the pair before.
+    /// leaves Reset or Send Queue Error is then like a new one: what happened to it before never makes a poll complete
+    /// a later request.
     pub(crate) pairs_can_be_reset: bool,
     /// When a queue pair may be destroyed.
     pub(crate) teardown: Teardown,

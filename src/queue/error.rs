@@ -62,7 +62,7 @@ pub enum CreateError {
         "this device has no atomic writes on this transport: create the queue pair with `Posting::List` and do without"
     )]
     NoAtomicWrites(#[source] VerbError),
-    /// An iWARP device does not have the transport, or its provider must not be used there.
+    /// An iWARP device does not have the transport, or its provider has no safe pairs there.
     #[error(transparent)]
     NotOnIwarp(NotOnIwarp),
     /// The device answered with an error. `EINVAL` and `ENOMEM` often mean that the limits are more than the device

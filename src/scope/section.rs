@@ -284,8 +284,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
     /// not beyond the deadline of the scope. Each completion makes room in a full queue, and may make a
     /// [`Ticket::is_done`] true. With a timeout of 0 it only polls.
     ///
-    /// On some devices, requests complete in any order. There, a completion makes room only after the requests before
-    /// it have completed, too.
+    /// On some devices, requests complete in any order. There, a request makes room only once all requests before it
+    /// have completed, too.
     ///
     /// # Errors
     ///

@@ -21,7 +21,8 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 use std::{io, mem, process, thread};
 
-/// How long a device may take for each step: to flush the pair, to return its requests, and to end the registrations.
+/// How long a device may take for each step: to flush the pair, to return its requests, to destroy the pair, and to end
+/// the registrations.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 /// The pause between two tries, where no event says that the device is ready.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -175,9 +176,9 @@ fn reset<B: Brand, S: State>(pair: QueuePair<B, S, ReliableConnection>) -> (AnyQ
     }
 }
 
-/// Destroys the pair. `poller` is its only poller. If the device refuses and may be asked again, this asks again for some
-/// time. The second result is `None` if the pair was not destroyed; otherwise it says whether the completion queue may be
-/// polled afterwards.
+/// Destroys the pair. `poller` is its only poller. If the device refuses and may be asked again, this asks again, for
+/// at most [`GRACE`]. The second result is `None` if the pair was not destroyed; otherwise it says whether the
+/// completion queue may be polled afterwards.
 fn destroy<B: Brand, S: State>(
     mut pair: QueuePair<B, S, ReliableConnection>,
     poller: &mut Poller<B>,

@@ -82,7 +82,7 @@ fn c037_error_flushes_unsignalled_sends_too() {
     assert_same(flushed, posted);
 }
 
-/// Checks that the requests `came` are those that were posted: in that order, if the device keeps it.
+/// Checks that `came` are the requests that were posted, in the same order if the device keeps it.
 #[track_caller]
 fn assert_same(came: Vec<WorkId>, posted: Vec<WorkId>) {
     if lacks(Promise::Order) {

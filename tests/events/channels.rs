@@ -8,7 +8,7 @@ use std::time::Duration;
 use support::{Need, PATIENCE, Promise, Queues, connect_to_each_other, context, lacks, lacks_need, next, on_hardware};
 
 /// Two queues on one channel, and a pair that is connected to itself. Its sends complete on one queue, its receives on
-/// the other. On devices where a pair has only one queue, these are two pairs.
+/// the other. Where a pair has only one queue, two pairs take its place.
 macro_rules! shared_channel {
     ($name:ident) => {{
         interlock::domain! { struct $name; }
@@ -32,7 +32,7 @@ macro_rules! shared_channel {
     }};
 }
 
-/// A pair that sends, and the one that receives if that is another.
+/// The pair that sends, and the one that receives, if it is not the same.
 struct Ends<B> {
     from: QueuePair<B>,
     to: Option<QueuePair<B>>,
@@ -48,7 +48,7 @@ impl<B: Brand> Ends<B> {
     }
 }
 
-/// How long to wait for an event. Where completions may have no event, the pollers must be armed again after that.
+/// How long to wait for an event. Where completions may have no event, arm the pollers again after this time.
 fn soon<B: Brand>(pollers: &[&Poller<B>]) -> Duration {
     let limits = pollers.iter().filter_map(|poller| poller.next_timer());
     if lacks(Promise::Events) { limits.fold(SOON, Duration::min) } else { SOON }

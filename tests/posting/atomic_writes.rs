@@ -19,7 +19,7 @@ fn with_atomic_writes<B: Brand>(domain: &ProtectionDomain<B>) -> Option<Link<B>>
             assert!(!has_them, "{name} has them: {error}");
             return None;
         }
-        // They are posted by `ibv_wr_*`.
+        // Atomic writes are posted by `ibv_wr_*`.
         Err(CreateError::NoWorkRequestApi(_)) => {
             assert!(lacks_need(Need::WorkRequestApi));
             return None;

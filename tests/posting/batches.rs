@@ -3,7 +3,9 @@
 use super::{WAYS, link, pattern, post_all, success_of};
 use interlock::error::RequestFlaw;
 use interlock::request::Operation;
-use interlock::{Brand, Buffer, Inline, Poller, PostError, RemoteAll, RemoteReadWrite, RemoteWrite, Work, WorkRequest};
+use interlock::{
+    Brand, Buffer, Inline, Poller, PostError, RemoteAll, RemoteReadWrite, RemoteWrite, Work, WorkId, WorkRequest,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use support::{Link, Need, PATIENCE, Promise, context, lacks, lacks_need, message, next};
 
@@ -172,14 +174,14 @@ fn what_a_batch_cannot_take_of_all_items_stays_in_their_vector() {
     }
 }
 
-/// Takes out all writes of the left pair. Returns how many there are besides the last one.
-fn take_writes<B: Brand>(link: &mut Link<B>) -> u32 {
-    let in_flight = link.left.sends_in_flight();
-    for _ in 0..in_flight {
-        next(&mut link.poller);
-    }
+/// Takes out all writes of the left pair, of which `last` is the last one. Returns how many others there are.
+fn take_writes<B: Brand>(link: &mut Link<B>, last: WorkId) -> u32 {
+    let others = link.left.sends_in_flight() - 1;
+    let came: Vec<_> = (0..=others).map(|_| next(&mut link.poller).id()).collect();
+    assert_eq!(came.iter().filter(|&&id| id == last).count(), 1);
+    assert!(lacks(Promise::Order) || came.last() == Some(&last), "in order");
     assert_eq!(link.left.sends_in_flight(), 0);
-    in_flight - 1
+    others
 }
 
 #[test]
@@ -207,8 +209,8 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
                 .unwrap();
             assert!(caught.is_err());
             assert!(items.iter().map(|(_, at)| *at).eq(bad + 1..count), "{bad} of {count}");
-            link.left.post_write(message(&domain, &[0xee; 40]), &target).unwrap();
-            assert_eq!(take_writes(&mut link), bad.into());
+            let last = link.left.post_write(message(&domain, &[0xee; 40]), &target).unwrap();
+            assert_eq!(take_writes(&mut link, last), bad.into());
             // Now the panic is not caught within the batch, so the batch is aborted. The device carries out only the
             // requests that it already has: those of earlier doorbells, 32 each.
             for in_batch in [true, false] {
@@ -218,8 +220,8 @@ fn a_panic_while_items_become_requests_leaves_the_others_in_their_vector() {
                 }));
                 assert!(panicked.is_err());
                 assert!(items.iter().map(|(_, at)| *at).eq(bad + 1..count), "{bad} of {count}");
-                link.left.post_write(message(&domain, &[0xdd; 40]), &target).unwrap();
-                assert_eq!(take_writes(&mut link), u32::from(bad) / 32 * 32);
+                let last = link.left.post_write(message(&domain, &[0xdd; 40]), &target).unwrap();
+                assert_eq!(take_writes(&mut link, last), u32::from(bad) / 32 * 32);
             }
         }
     }

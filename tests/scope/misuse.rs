@@ -67,7 +67,7 @@ fn forgotten_tickets_keep_places_until_the_scope_ends() {
                 let lent = scope.lend(&bytes)?;
                 for _ in 0..2 * DEPTH {
                     let ticket = match scope.post_write(lent.clone(), &remote) {
-                        // If a write overtook an earlier one, the slot of that one is not free yet.
+                        // A write that was overtaken still holds its slot, and all slots after it.
                         Err(PostError::QueueFull(_)) if lacks(Promise::Order) => return Ok(()),
                         posted => posted?,
                     };

@@ -9,7 +9,7 @@
 //!
 //! Nothing may block for long under that lock. One call would: on iWARP, `rdma_destroy_id` waits until the peer has
 //! answered the connect or accept of the identifier, which may take ten seconds or as long as the peer likes. So an
-//! identifier that is dropped before its answer becomes [departing](Departing): the thread that takes its answer
+//! identifier that is dropped before its answer came is [departing](Departing): the thread that takes the answer
 //! destroys it.
 #![allow(unsafe_code, reason = "calls librdmacm")]
 
@@ -488,8 +488,8 @@ impl fmt::Debug for Id {
 impl Drop for Id {
     fn drop(&mut self) {
         let library = Library::lock();
-        // The check and the push happen under one hold of the lock. Otherwise another thread could take the answer
-        // after the check and before the push. If no further event came, nobody would destroy the identifier.
+        // The check and `add` happen under one hold of the lock. Otherwise another thread could take the answer after
+        // the check and before `add`. If no further event came, nobody would destroy the identifier.
         if self.awaits_answer(&library) {
             let is_removed = self.raw.members(&library).is_some_and(|id| id.context.addr() as u64 & REMOVED != 0);
             self.channel.departing.add(self.raw.take(), is_removed);
@@ -720,7 +720,6 @@ mod tests {
         check_devices(44, || vec![device("a", 7)]).unwrap();
     }
 
-    /// A removal that comes before the answer does not end the wait immediately: the destroy would still block.
     #[test]
     fn a_short_timeout_is_not_rounded_to_none() {
         let nanos = [0, 1, 999, 1_000_000, 1_000_001];

@@ -47,7 +47,7 @@ pub enum Profile {
     Mlx5,
     /// Behaves like `libmlx4`: a destroy or reset removes completions; polls add to the flag bits that the array held.
     Mlx4,
-    /// Behaves like `libirdma`: a poll may find nothing although there are completions; no poll may find a completion
+    /// Behaves like `libirdma`: a poll may find nothing although there are completions; polls must not find completions
     /// of a destroyed pair; a failure may be reported for another request; the first element of an empty list is read;
     /// after a failed destroy an object is half-destroyed.
     Irdma,
@@ -55,11 +55,11 @@ pub enum Profile {
     IrdmaIwarp,
     /// Behaves like `libbnxt_re`: a failure may be reported for another request; flushes make no event.
     BnxtRe,
-    /// Behaves like `libhns`: short messages reach memory when their completion is polled; no poll may find a
-    /// completion of a destroyed pair; it grants less inline data than was asked for.
+    /// Behaves like `libhns`: short messages reach memory when their completion is polled; polls must not find
+    /// completions of a destroyed pair; it grants less inline data than was asked for.
     Hns,
-    /// Behaves like `libefa`: requests complete in any order, and unsignalled ones are refused; no poll may find a
-    /// completion of a destroyed pair; reads complete as sends.
+    /// Behaves like `libefa`: requests complete in any order, and unsignalled ones are refused; polls must not find
+    /// completions of a destroyed pair; reads complete as sends.
     Efa,
     /// An adversary with almost all of these habits, at random from a seed.
     ///

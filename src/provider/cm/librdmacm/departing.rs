@@ -45,7 +45,7 @@ impl Departing {
         destroy_answered(&mut lock(&self.ids), library);
     }
 
-    /// Leaves the identifiers to the thread, because the program drops the channel.
+    /// Leaves the identifiers to [`reap`], because the program drops the channel.
     pub(super) fn outlive_channel(&mut self, handle: &Arc<Handle>) {
         let departing = mem::take(self);
         if !lock(&departing.ids).is_empty() {
@@ -151,6 +151,7 @@ fn reap() {
 mod tests {
     use super::*;
 
+    /// A removal that comes before the answer does not end the wait immediately: the destroy would still block.
     #[test]
     fn a_departing_identifier_waits_for_its_answer_or_for_some_time_after_a_removal() {
         let start = Instant::now();
