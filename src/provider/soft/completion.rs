@@ -77,6 +77,9 @@ pub(super) struct Cq {
     pub(super) users: u32,
     /// Whether a thread is in the middle of a poll.
     pub(super) is_polled: bool,
+    /// A pair that was destroyed while it could still take a shared receive. Its completion could have come at any time
+    /// before the destroy.
+    pub(super) was_receiving: Option<u32>,
 }
 
 /// A completion channel.
@@ -138,6 +141,7 @@ impl State {
             failed: false,
             users: 0,
             is_polled: false,
+            was_receiving: None,
         };
         Ok(self.cqs.insert(cq))
     }

@@ -5,6 +5,7 @@
 //! it aborts the process.
 #![forbid(unsafe_code)]
 
+use super::transition::PairState;
 use super::{
     completion::{Entry, Side},
     fabric::{Fabric, State},
@@ -275,9 +276,14 @@ impl State {
         };
         let purges = self.latitudes.takes(|habits| habits.purges);
         let forbids = self.latitudes.forbids_late_polls();
+        let is_quiet = matches!(pair.state, PairState::Reset | PairState::Init | PairState::Error);
+        let is_receiving = pair.srq.is_some() && !is_quiet;
         let mut freed = Vec::new();
         for queue in queues {
             let Some(cq) = self.cqs.get_mut(queue) else { continue };
+            if forbids && !is_reset && is_receiving {
+                cq.was_receiving = Some(qpn);
+            }
             if forbids && cq.is_polled {
                 self.latitudes.violate(format!("pair {qpn:#x} was destroyed or reset while its queue is polled"));
             }
@@ -396,6 +402,9 @@ pub(super) fn pause_in_poll<'f>(
     let Some(cq) = state.cqs.get_mut(queue) else { return state };
     if std::mem::replace(&mut cq.is_polled, true) {
         state.latitudes.violate("two threads poll one completion queue".to_owned());
+    } else if let Some(qpn) = cq.was_receiving.take() {
+        let what = format!("a poll may meet a request of pair {qpn:#x}, which was destroyed while it could receive");
+        state.latitudes.violate(what);
     }
     drop(state);
     thread::yield_now();

@@ -35,6 +35,10 @@ impl State {
             return Err(libc::EINVAL);
         }
         let attributes = self.checked(pair, new, mask)?;
+        if to == PairState::Error && self.latitudes.takes(|habits| habits.refuses_moves) {
+            return Err(libc::ENOMEM);
+        }
+        let pair = self.pairs.get(index).ok_or(libc::EINVAL)?;
         let is_used_again = match (from, to) {
             (PairState::Reset, PairState::Init) => pair.was_reset,
             (PairState::SendError, PairState::ReadyToSend) => true,

@@ -63,9 +63,9 @@ pub enum Profile {
     Efa,
     /// An adversary with almost all of these habits, at random from a seed.
     ///
-    /// Bits of the seed add more. With bit 1, posts sometimes fail. With bit 2, the device makes some promises, which
-    /// the seed chooses; without it, the device promises nothing. With bit 4, polls and destroys sometimes fail and
-    /// leave half-destroyed objects.
+    /// Bits of the seed add more. With bit 1, posts and moves to Error sometimes fail. With bit 2, the device makes
+    /// some promises, which the seed chooses; without it, the device promises nothing. With bit 4, polls and destroys
+    /// sometimes fail and leave half-destroyed objects.
     Adversary(u64),
     /// The adversary of that seed, as an iWARP device. If a connect fails because there is no TCP stream, this device
     /// moves the pair to Error all the same, during the call or after it. It never promises not to.
@@ -180,7 +180,7 @@ impl Profile {
     }
 }
 
-/// Bits of an adversary's seed: posts fail; the device makes some promises; polls and destroys fail.
+/// Bits of an adversary's seed: posts and moves to Error fail; the device makes some promises; polls and destroys fail.
 const POSTS_FAIL: u64 = 1;
 const SOME_PROMISES: u64 = 2;
 const OBJECTS_DIE: u64 = 4;
@@ -208,6 +208,8 @@ pub(super) struct Habits {
     pub(super) lossy_polls: u64,
     /// A destroy of a pair fails.
     pub(super) lame_destroys: u64,
+    /// A move of a pair to Error is refused, and changes nothing.
+    pub(super) refuses_moves: u64,
     /// A post returns an error and names no request, but all its requests are queued.
     pub(super) hides_posts: u64,
     /// A post names its first request as refused, but all its requests are queued.
@@ -256,6 +258,7 @@ impl Habits {
         empty_polls: 0,
         lossy_polls: 0,
         lame_destroys: 0,
+        refuses_moves: 0,
         hides_posts: 0,
         false_refusals: 0,
         refuses_posts: 0,
@@ -290,6 +293,7 @@ impl Habits {
             empty_polls: unless(row.shared != Shared::No || !row.quirks.completes_quietly, 8),
             lossy_polls: unless(!dies, 512),
             lame_destroys: unless(!dies, 4),
+            refuses_moves: unless(!fails, 4),
             hides_posts: unless(!fails, 256),
             false_refusals: unless(!fails || row.refusal_is_sure, 64),
             refuses_posts: unless(!fails, 128),
