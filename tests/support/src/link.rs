@@ -2,13 +2,14 @@
 
 use crate::{PATIENCE, Queues, address};
 use interlock::attributes::ConnectAttributes;
-use interlock::cm::{AcceptData, Channel, ConnectData, Connection, Idle, Parameters};
+use interlock::cm::{AcceptData, Channel, CmError, ConnectData, Connection, Idle, Parameters, Progress};
 use interlock::transport::Reliable;
 use interlock::{
     Brand, CompletionQueue, Context, Init, Limits, Poller, Port, ProtectionDomain, QueuePair, ReadyToSend,
 };
 use std::mem;
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 /// Two connected pairs on one completion queue.
 #[derive(Debug)]
@@ -79,8 +80,19 @@ fn connect_by_cm<B: Brand, L: Reliable, R: Reliable>(
     let mut listener = bound.listen(0).unwrap();
     let at = listener.local_address().unwrap();
     let resolved = Idle::new(&channel).unwrap().resolve(at, PATIENCE).unwrap().wait(PATIENCE).unwrap();
-    let connecting = resolved.connect(left, &parameters, &ConnectData::none()).unwrap();
-    let request = listener.next(PATIENCE).unwrap();
+    let mut connecting = resolved.connect(left, &parameters, &ConnectData::none()).unwrap();
+    // Look at both sides: a connect that fails never reaches the listener, and only the left side knows why.
+    let start = Instant::now();
+    let request = loop {
+        match listener.next(Duration::from_millis(100)) {
+            Err(CmError::TimedOut(_)) if start.elapsed() < PATIENCE => {}
+            asked => break asked.unwrap(),
+        }
+        match connecting.poll().expect("the listener got no request, since the connect failed") {
+            Progress::Pending(still) => connecting = still,
+            Progress::Done(_) => unreachable!("nobody has accepted"),
+        }
+    };
     let accepting = request.accept(right, &parameters, &AcceptData::none()).unwrap();
     let (left, right) = (connecting.wait(PATIENCE).unwrap(), accepting.wait(PATIENCE).unwrap());
     (for_ever(left), for_ever(right))
