@@ -106,9 +106,15 @@ fn a_name_is_free_when_its_domain_could_not_be_made() {
 #[test]
 fn a_half_built_object_is_taken_down_again() {
     let (fabric, domain) = own_device!(Fabric::new());
-    let (queue, _poller) = domain.queue(8).unwrap();
+    let (queue, mut poller) = domain.queue(8).unwrap();
     fabric.inject(fails(Verb::CreateQp, libc::ENOMEM));
     assert!(matches!(domain.reliable(&queue, &Limits::default()), Err(CreateError::Verb(_))));
+    assert_eq!(queue.room(), 8, "the lease went back");
+    // How many elements a read may have is a limit that the device is asked for.
+    fabric.inject(fails(Verb::QueryDevice, libc::ENOMEM));
+    let of_two_elements = Limits { elements: 2, ..Limits::default() };
+    assert!(matches!(domain.reliable(&queue, &of_two_elements), Err(CreateError::Verb(_))));
+    assert!(poller.poll().unwrap().is_none());
     assert_eq!(queue.room(), 8, "the lease went back");
     fabric.inject(fails(Verb::CreateCq, libc::ENOMEM));
     assert!(domain.queue(8).is_err());
@@ -492,6 +498,18 @@ fn a_device_that_is_reset_may_refuse_to_be_reset_again() {
     assert_eq!(error.queue_pair.query_state().unwrap(), interlock::state::DeviceState::ReadyToSend);
 }
 
+/// The packet sequence numbers of the next connection must lie ahead of those that the device has used. A pair whose
+/// numbers are unknown could take packets of its last connection for new ones.
+#[test]
+fn a_pair_is_not_reset_without_its_sequence_number() {
+    let (fabric, domain) = own_device!(Fabric::new());
+    let link = Link::new(domain, 2);
+    fabric.inject(fails(Verb::QueryQp, libc::EINTR));
+    let error = link.left.into_reset().unwrap_err();
+    assert_eq!(error.queue_pair.query_state().unwrap(), interlock::state::DeviceState::ReadyToSend);
+    drop(error.queue_pair.into_reset().unwrap());
+}
+
 /// If soft-RoCE refuses the second reset, the type of the pair keeps its state, but the device has the pair in Reset.
 #[test]
 fn a_reset_that_came_half_way_is_asked_for_again() {
@@ -581,6 +599,7 @@ support::also_extended![
     a_buffer_is_not_registered_without_end,
     poison_of_a_receive_outlives_the_resume_of_the_sends,
     a_device_that_is_reset_may_refuse_to_be_reset_again,
+    a_pair_is_not_reset_without_its_sequence_number,
     a_reset_that_came_half_way_is_asked_for_again,
     a_drain_makes_no_success_of_an_uncertain_send,
     a_drain_that_timed_out_leaves_each_buffer_with_one_owner,

@@ -46,7 +46,7 @@ pub enum CreateError {
     },
     /// The devices of this provider have no shared receive queues, or only ones that are unsafe in the current
     /// environment.
-    #[error("shared receive queues cannot be used on devices of {provider}{}", hint_of_shared(.set))]
+    #[error("shared receive queues cannot be used with this provider ({provider}){}", hint_of_shared(.set))]
     NoSharedReceives {
         /// The name of the provider, as far as it is known.
         provider: &'static str,

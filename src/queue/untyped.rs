@@ -100,7 +100,7 @@ impl UntypedPair {
             return Err(verb(VerbError::new("ibv_modify_qp", libc::EBUSY)));
         };
         core.can_be_reset()?;
-        let psn = core.psn_after_reset();
+        let psn = core.psn_after_reset().map_err(verb)?;
         // `drained` says nothing about shared receives: the device does not tell how many of them it has started to
         // fill for this pair.
         if drained && core.shared.is_none() {
@@ -193,9 +193,9 @@ impl PairCore {
     /// The first packet sequence number after a reset. It lies ahead of the number that the device would send next.
     /// Some devices report 0 for that number in Error. Then the new number lies ahead of the first number that this
     /// pair sent since its last reset.
-    fn psn_after_reset(&self) -> Psn {
-        let next = self.query(Mask::IBV_QP_SQ_PSN).map_or(0, |now| now.sq_psn);
-        if next == 0 { self.local.psn } else { Psn::clamped(next) }.after_reset()
+    fn psn_after_reset(&self) -> Result<Psn, VerbError> {
+        let next = self.query(Mask::IBV_QP_SQ_PSN)?.sq_psn;
+        Ok(if next == 0 { self.local.psn } else { Psn::clamped(next) }.after_reset())
     }
 
     pub(crate) fn query(&self, mask: Mask) -> Result<sys::ibv_qp_attr, VerbError> {
