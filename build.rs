@@ -71,7 +71,8 @@ mod rdma_core {
         match Config::new().cargo_metadata(false).probe("libibverbs") {
             Ok(Library { version, .. }) => super::refuse(&format!(
                 "libibverbs {version} is too old: it needs {OLDEST} or later, which is that of rdma-core 44 (Debian 12, \
-                 Ubuntu 24.04); without RDMA hardware, build with `default-features = false, features = [\"soft\"]`"
+                 Ubuntu 24.04); without RDMA hardware, build with \
+                 `default-features = false, features = [\"soft\", \"aio\"]`"
             )),
             Err(_) => stop("libibverbs with its development files", "libibverbs-dev", "rdma-core-devel", &error),
         }
@@ -90,8 +91,8 @@ mod rdma_core {
             "it needs {what}\n\
              Debian, Ubuntu: apt-get install pkg-config {debian}\n\
              Fedora, RHEL: dnf install pkgconf {fedora}\n\
-             without libclang: `default-features = false, features = [\"rdma-core\", \"soft\"]`\n\
-             without RDMA hardware: `default-features = false, features = [\"soft\"]`\n\
+             without libclang: `default-features = false, features = [\"rdma-core\", \"soft\", \"aio\"]`\n\
+             without RDMA hardware: `default-features = false, features = [\"soft\", \"aio\"]`\n\
              cause: {cause}"
         ))
     }

@@ -20,18 +20,8 @@ use std::time::Duration;
 ///
 /// # tokio
 ///
-/// `AsyncFd::new`, and the constructors like it, are deprecated as unsound (RUSTSEC-2026-0386), because they accept any
-/// number as a descriptor. Their successor `AsyncFd::register` is an `unsafe fn`, which asks that the descriptor stays
-/// open and stays the same. A `Readiness` keeps that promise, so it may be moved in:
-///
-/// ```text
-/// // SAFETY: a `Readiness` owns its descriptor, which never changes, until it is dropped.
-/// let readiness = unsafe { AsyncFd::register(poller.readiness()?) }?;
-/// // .. arm until it says `Armed::Empty`, then
-/// readiness.readable().await?.clear_ready();
-/// ```
-///
-/// A program without `unsafe` waits on a thread of its own, with [`wait`](Self::wait).
+/// With the feature `tokio`, the method `watch` makes it into an `AsyncFd`. (`AsyncFd::register` itself is an `unsafe
+/// fn`, which asks that the descriptor stays open and stays the same.)
 ///
 /// It comes from [`Poller::readiness`](crate::Poller::readiness),
 /// [`CompletionChannel::readiness`](crate::completion::CompletionChannel::readiness) and
@@ -68,7 +58,30 @@ impl Readiness {
 #[cfg(feature = "tokio")]
 impl Readiness {
     /// Lets tokio watch the descriptor.
-    pub(crate) fn watch(self) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    ///
+    /// # Errors
+    ///
+    /// `epoll_ctl(2)` of the runtime failed.
+    ///
+    /// # Panics
+    ///
+    /// If the caller is not in a tokio runtime whose IO is enabled.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(context: interlock::Context) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut events = context.events()?;
+    /// let readiness = events.readiness()?.watch()?;
+    /// loop {
+    ///     while let Some(event) = events.poll()? {
+    ///         println!("{event:?}");
+    ///     }
+    ///     readiness.readable().await?.clear_ready();
+    /// }
+    /// # }
+    /// ```
+    pub fn watch(self) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
         os::watch(self.epoll)
     }
 }

@@ -1,4 +1,5 @@
-//! Checked numbers with the names of the specification. Each is at most a few bytes, `Copy`, and in host byte order.
+//! Checked numbers with the names of the specification. Each is at most a few bytes, `Copy`, and in host byte order,
+//! except for [`Gid`].
 
 use crate::sys;
 use std::fmt;

@@ -914,3 +914,25 @@ fn the_receives_come_out_although_the_pair_was_not_moved_at_first() {
         assert!(matches!(flushed, Some(Err(_))), "after every end but `Queue` all requests come out: {flushed:?}");
     });
 }
+
+/// A lack of memory for a moment, while a task without a driver looks for the end of its connection.
+#[test]
+fn a_channel_that_fails_once_ends_no_connection() {
+    let (fabric, domain) = support::own_device!(Fabric::new());
+    let runtime = runtime();
+    finish(&runtime, async {
+        let (queue, poller) = domain.completion_queue(4 * limits().completions()).unwrap();
+        let (poller, channel) = (SharedPoller::new(poller), SharedChannel::open(&domain.context()).unwrap());
+        drop(aio::spawn(poller.driver().unwrap()).unwrap());
+        let world = Arc::new(World { domain, queue, poller, channel });
+        let (mut client, mut server) = world.connected(Way::Address).await;
+        let fails = |count| Fault::VerbFails { verb: Verb::RdmaGetCmEvent, after: 0, count, errno: libc::ENOMEM };
+        fabric.inject(fails(1));
+        assert!(timeout(SHORT, client.next()).await.is_err(), "no message, and no end");
+        world.greet(&mut server, &mut client).await;
+        // A channel that goes on failing is an end.
+        fabric.inject(fails(u32::MAX));
+        assert!(matches!(timeout(PATIENCE, client.closed()).await.unwrap(), End::Channel(_)));
+        fabric.heal();
+    });
+}

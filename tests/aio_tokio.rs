@@ -2,7 +2,9 @@
 //! requests are in flight. The same tests run on every device.
 
 use interlock::aio::{self, Receiver, Sender, SharedPoller};
-use interlock::{Brand, Buffer, Completion, MemoryRegion, ProtectionDomain, RemoteReadWrite};
+use interlock::event::{AsyncEvent, PortEvent};
+use interlock::soft::{Fabric, Fault};
+use interlock::{Brand, Buffer, Completion, Context, MemoryRegion, ProtectionDomain, RemoteReadWrite};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -245,5 +247,26 @@ fn the_driver_ends_with_the_last_handle() {
         tokio::task::yield_now().await;
         drop((pair, right, poller));
         timeout(PATIENCE, driving).await.unwrap().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn tokio_waits_for_the_events_of_a_device() {
+    let fabric = Fabric::new();
+    let context = Context::open_on(&fabric, "dev0").unwrap();
+    let mut events = context.events().unwrap();
+    let port = context.active_port().unwrap().number();
+    one_thread().block_on(async {
+        let readiness = events.readiness().unwrap().watch().unwrap();
+        for (is_down, event) in [(true, PortEvent::Down), (false, PortEvent::Active)] {
+            assert_eq!(events.poll().unwrap(), None);
+            assert!(timeout(Duration::from_millis(10), readiness.readable()).await.is_err());
+            let happens = async {
+                if is_down { fabric.inject(Fault::PortDown { device: "dev0".into() }) } else { fabric.heal() }
+            };
+            let (ready, ()) = tokio::join!(timeout(PATIENCE, readiness.readable()), happens);
+            ready.unwrap().unwrap().clear_ready();
+            assert_eq!(events.poll().unwrap(), Some(AsyncEvent::OfPort(port, event)));
+        }
     });
 }

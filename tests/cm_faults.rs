@@ -1062,3 +1062,24 @@ fn a_peer_that_is_gone_is_no_removed_device() {
     assert!(matches!(failed.cause, Cause::PeerGone(_)), "{}", failed.cause);
     drop(connecting);
 }
+
+/// rdma_disconnect is made before the device refuses to move the pair, so the number comes free while the program still
+/// has the connection, and a look for its end takes the event.
+#[test]
+fn a_number_that_came_free_before_the_pair_was_moved_stays_free() {
+    let mut world = World::on(Fabric::new());
+    let [(client, mut of_client), (server, mut of_server)] = world.connected();
+    assert!(of_client.poll_end().unwrap().is_none());
+    world.fabric.inject(fails(Verb::ModifyQp));
+    let mut of_client = of_client.disconnect().unwrap_err().value;
+    assert!(of_server.wait_end(PATIENCE).unwrap().is_some());
+    let mut of_server = of_server.disconnect().unwrap();
+    assert!(of_server.wait_for_number(PATIENCE).unwrap());
+    assert!(of_client.wait_end(PATIENCE).unwrap().is_some());
+    std::thread::sleep(Duration::from_millis(1500)); // the rest of the client's number, which is shorter
+    assert!(of_client.poll_end().unwrap().is_some());
+    let mut of_client = of_client.disconnect().unwrap();
+    assert!(of_client.wait_for_number(SHORT).unwrap());
+    drop((of_client, of_server, client, server));
+    world.ends_clean();
+}

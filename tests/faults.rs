@@ -262,6 +262,39 @@ fn a_failed_poll_is_neither_empty_nor_a_completion() {
     assert!(matches!(link.poller.wait(SHORT), Err(WaitError::Poll(PollError::Failed))));
 }
 
+/// A queue that has failed fails again at each poll.
+#[test]
+fn a_poller_that_failed_does_not_keep_a_channel_from_the_others() {
+    let (fabric, domain) = own_device!(Fabric::new());
+    let port = domain.context().active_port().unwrap();
+    let channel = domain.completion_channel().unwrap();
+    let (_broken, first) = channel.queue(4).unwrap();
+    let (queue, second) = channel.queue(16).unwrap();
+    let limits = Limits { sends: 4, receives: 4, ..Limits::default() };
+    let pair = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+    let itself = pair.endpoint();
+    let mut pair = pair.connect(&itself).unwrap();
+    pair.post_receive(domain.buffer(8).unwrap()).unwrap();
+    pair.post_send(domain.buffer(8).unwrap()).unwrap();
+    fabric.inject(fails(Verb::PollCq, libc::EIO));
+    let (mut channel, mut pollers, mut completed) = (channel, [first, second], 0);
+    for round in 0..4 {
+        match channel.wait_any(&mut pollers, SHORT) {
+            Err(WaitError::OfPoller { index: 0, source }) => {
+                assert_eq!(round % 2, 0);
+                assert!(matches!(*source, WaitError::Poll(PollError::Failed)));
+            }
+            found => {
+                let (index, completion) = found.unwrap().unwrap();
+                completion.check().unwrap();
+                completed += 1;
+                assert_eq!((round % 2, index), (1, 1));
+            }
+        }
+    }
+    assert_eq!(completed, 2);
+}
+
 #[test]
 fn in_flight_memory_is_freed_neither_by_drops_nor_by_forgetting() {
     let (fabric, domain) = own_device!(Fabric::manual());
@@ -586,6 +619,7 @@ support::also_extended![
     a_withheld_flush_comes_with_the_next_kick_of_the_drain,
     a_drain_that_does_not_end_says_what_is_left_and_reset_brings_it_back,
     a_failed_poll_is_neither_empty_nor_a_completion,
+    a_poller_that_failed_does_not_keep_a_channel_from_the_others,
     in_flight_memory_is_freed_neither_by_drops_nor_by_forgetting,
     a_destroyed_pair_is_out_of_the_devices_reach,
     a_removed_device_ends_in_errors_and_not_in_panics,

@@ -397,8 +397,9 @@ fn a_field_goes_from_error_to_ready_in_one_advance() {
     }
     interlock::domain! { struct Test; }
     let Link { domain, port, mut poller, left, right, .. } = Link::new(context().named_domain(Test).unwrap(), 4);
+    let number = left.number();
     let mut field: AnyQueuePair<Test> = left.into_error().unwrap().into();
-    assert_eq!(field.state(), "Errored");
+    assert_eq!((field.state(), field.number(), field.is_broken()), ("Errored", Some(number), false));
     let right = right.into_reset().unwrap().into_init(&port).unwrap();
     let peer = right.endpoint();
     field
@@ -407,7 +408,9 @@ fn a_field_goes_from_error_to_ready_in_one_advance() {
             other => Ok(other),
         })
         .unwrap();
+    assert_eq!((field.number(), field.is_broken()), (Some(number), false));
     let AnyQueuePair::Init(pair) = mem::take(&mut field) else { panic!("in Init") };
+    assert_eq!((field.number(), field.is_broken()), (None, false));
     let mut right = right.connect(&pair.endpoint()).unwrap();
     field = pair.connect(&peer).unwrap().into();
     right.post_receive(domain.buffer(8).unwrap()).unwrap();

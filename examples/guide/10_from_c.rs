@@ -28,7 +28,7 @@ fn main() -> anyhow::Result<()> {
     let pair = domain.reliable(&queue, &Limits { sends: 4, receives: 4, ..Limits::default() })?;
 
     // ibv_modify_qp: IBV_QPS_INIT | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS
-    let init = InitAttributes { port: port.clone(), pkey_index: 0, peer_rights: PeerRights::default() };
+    let init = InitAttributes { port: port.clone(), pkey_index: 0, peer_rights: PeerRights::NONE };
     let mut pair = pair.into_init(init)?;
     // ibv_post_recv(qp, { .wr_id = 1, .sg_list = &sge, .num_sge = 1 }, &bad_wr)
     let receive_id = pair.post_receive(receive)?;

@@ -10,12 +10,12 @@ use super::sender::Sender;
 use super::timer::Timer;
 use crate::completion::Completion;
 use crate::domain::Brand;
-use crate::inflight::{Status, WorkId};
+use crate::inflight::Status;
 use crate::memory::Buffer;
 use crate::queue::error::DestroyError;
 use crate::queue::state::ReadyToSend;
 use crate::queue::transport::{ReliableConnection, Transport};
-use crate::queue::{BETWEEN_KICKS, QueuePair};
+use crate::queue::{BETWEEN_KICKS, Kicks, QueuePair};
 use crate::trace;
 use crate::verb_error::VerbError;
 use std::fmt;
@@ -29,7 +29,9 @@ use std::time::Duration;
 /// requests, and return this future. Dropping the future destroys the pair at once. Dropping or forgetting it is sound:
 /// the memory of a request is freed only when the device is done with it.
 ///
-/// The future has no deadline unless the program sets one: see [`within`](Self::within) and [`now`](Self::now).
+/// The future has no deadline unless the program sets one: see [`within`](Self::within) and [`now`](Self::now). It does
+/// not wait for a request that only the end of the pair brings back: an unsignalled send of a datagram pair that no
+/// later request has followed, or a request whose post was [uncertain](crate::PostError::Uncertain).
 ///
 /// # Examples
 ///
@@ -73,11 +75,9 @@ struct Ending<B: Brand, T: Transport> {
     kept: Option<Completion<B>>,
     first_failure: Option<Status>,
     next_kick: Timer<B>,
-    kicks: u32,
+    kicks: Kicks,
     /// How the wait for the requests has ended, once it has.
     drained: Option<Drained>,
-    /// The empty request that brings unsignalled sends back.
-    marker: Option<WorkId>,
     /// The last field, so that the identifier of rdma_cm is dropped after the pair.
     _bond: Bond,
 }
@@ -98,7 +98,7 @@ pub struct Closed<B> {
     pub first_failure: Option<Status>,
     /// Receives that the program has not fetched, the oldest first. Those that no message came for are flushed.
     pub receives: Vec<Completion<B>>,
-    /// Sends whose future was dropped, the oldest first.
+    /// Sends whose future was dropped and sends of [uncertain](crate::PostError::Uncertain) posts, the oldest first.
     pub strays: Vec<Completion<B>>,
     /// Whether every request had come out before the pair was destroyed. If not, the memory of the others is freed when
     /// the device is done with it, or comes out of their futures.
@@ -181,11 +181,11 @@ impl<B: Brand, T: Transport> Closing<B, T> {
         };
         let first_failure = pair.first_failure();
         // An error is ignored: `poll_drained` kicks again, and gives up if that fails too.
-        let _ = pair.kick(0);
+        let mut kicks = Kicks::default();
+        let _ = kicks.kick(&mut pair);
         let next_kick = Timer::after(sends.poller(), BETWEEN_KICKS);
-        let (pair, kicks, drained, marker, kept) = (Some(pair), 0, None, None, rest.kept);
-        let ending =
-            Ending { pair, sends, receives, kept, first_failure, next_kick, kicks, drained, marker, _bond: bond };
+        let (pair, drained, kept) = (Some(pair), None, rest.kept);
+        let ending = Ending { pair, sends, receives, kept, first_failure, next_kick, kicks, drained, _bond: bond };
         Ok(Self { ending: Some(ending), deadline: None })
     }
 
@@ -242,21 +242,20 @@ fn nothing<B>() -> Closed<B> {
 }
 
 impl<B: Brand, T: Transport> Ending<B, T> {
-    /// Ready with true when every request has come out. Ready with false if the pair is gone, or if the device or the
-    /// completion queue failed: then waiting does not help.
+    /// Ready with true when every request has come out. Ready with false where waiting does not help: if the pair is
+    /// gone, if the device or the completion queue failed, or if the rest comes out only with the end of the pair.
     fn poll_drained(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         let Some(pair) = &mut self.pair else { return Poll::Ready(false) };
         while self.next_kick.poll(context).is_ready() {
             self.next_kick.restart(BETWEEN_KICKS);
-            self.kicks += 1;
-            match pair.kick(self.kicks) {
+            match self.kicks.kick(pair) {
                 Ok(None) => {}
-                Ok(Some(posted)) => {
-                    self.marker = Some(posted);
-                    self.sends.note_next(posted.after(1));
-                }
+                Ok(Some(marker)) => self.sends.note_next(marker.after(1)),
                 Err(_) => return Poll::Ready(false),
             }
+        }
+        if self.kicks.are_hopeless(pair) {
+            return Poll::Ready(false);
         }
         let slot = self.sends.slot();
         let sends = self.sends.desk().poll_for(
@@ -305,7 +304,7 @@ impl<B: Brand, T: Transport> Ending<B, T> {
 
     /// Takes the completions that nobody else will take.
     fn into_closed(self) -> Closed<B> {
-        if let Some(marker) = self.marker {
+        if let Some(marker) = self.kicks.marker() {
             let slot = self.sends.slot();
             let marker =
                 self.sends.desk().with(|state| state.lanes.with(slot, |lane, tally| lane.fetch(marker, tally)));

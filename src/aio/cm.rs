@@ -37,6 +37,8 @@ use crate::verb_error::VerbError;
 use std::fmt;
 use std::future::poll_fn;
 use std::net::SocketAddr;
+#[cfg(feature = "tokio")]
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{self, Poll, Waker};
 use std::time::Duration;
@@ -257,7 +259,7 @@ impl SharedChannel {
         connection: cm::Connection<B, T>,
     ) -> Result<Connection<B, T>, Failed<AnyQueuePair<B, T>>> {
         let cm::Connection { pair, data, link } = connection;
-        let bond = CmBond { link, data, channel: self.clone() };
+        let bond = CmBond { link, data, channel: self.clone(), failures: 0 };
         Connection::bonded(poller, pair, Bond::Cm(Box::new(bond)))
             .map_err(|(error, _)| Failed { value: error.queue_pair.into(), cause: Cause::OtherQueue })
     }
@@ -294,7 +296,10 @@ impl<S: Send + 'static> Drop for Held<S> {
         if self.off_loop
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            drop(runtime.spawn_blocking(move || drop(step)));
+            // tokio panics if the system has no thread left. Then the closure is dropped, and the step with it, on this
+            // thread. A drop must not panic, so the panic ends here. (Its value is forgotten: dropping it can panic.)
+            let spawned = catch_unwind(AssertUnwindSafe(|| drop(runtime.spawn_blocking(move || drop(step)))));
+            std::mem::forget(spawned);
             return;
         }
         let _ = self.off_loop;
@@ -341,6 +346,10 @@ impl Listener {
     }
 
     /// As [`accept`](Self::accept), for a future written by hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](Self::accept).
     pub fn poll_accept(&mut self, context: &mut task::Context<'_>) -> Poll<Result<Request, CmError>> {
         loop {
             match self.inner.poll() {
@@ -369,6 +378,16 @@ impl Request {
     /// The name of the device that received the request. The queue pair must be of that device.
     pub fn device(&self) -> &str {
         self.inner.device()
+    }
+
+    /// The port of that device, from 1.
+    pub fn port(&self) -> u8 {
+        self.inner.port()
+    }
+
+    /// The address of this side that the peer asked for.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.inner.local_address()
     }
 
     /// The address of the peer.
@@ -434,6 +453,8 @@ pub(super) struct CmBond {
     link: cm::Link,
     data: PeerData,
     channel: SharedChannel,
+    /// How many times in a row the channel has failed.
+    failures: u32,
 }
 
 impl CmBond {
@@ -449,11 +470,15 @@ impl CmBond {
             return Poll::Pending;
         }
         loop {
-            match self.link.poll_end() {
+            let found = self.link.poll_end();
+            self.failures = if found.is_err() { self.failures + 1 } else { 0 };
+            match found {
                 Ok(Some(cause)) => return Poll::Ready(of_cause(cause)),
                 Ok(None) if self.channel.sleep(self.link.events(), context) => return Poll::Pending,
                 Ok(None) => {}
-                Err(error) => return Poll::Ready(End::Channel(error)),
+                Err(error) if self.failures == FAILURES => return Poll::Ready(End::Channel(error)),
+                // The failure may be one of the moment, such as a lack of memory. It ends no connection.
+                Err(_) => {}
             }
         }
     }
@@ -485,7 +510,8 @@ pub struct ChannelDriver {
     shared: Arc<Shared>,
 }
 
-/// After this many failures in a row the driver gives up. A turn also takes events at most this many times.
+/// After this many failures in a row the driver gives up, and so does a connection. A turn of the driver also takes
+/// events at most this many times.
 const FAILURES: u32 = 16;
 
 impl ChannelDriver {

@@ -233,6 +233,10 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
     }
 
     /// As [`next`](Self::next), for a future written by hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next).
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Success<B>, RequestError<B>>>> {
         if let found @ Poll::Ready(_) = self.receiver.poll_next(context) {
             return found;

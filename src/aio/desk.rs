@@ -49,8 +49,9 @@ pub(super) struct Desk<B> {
     state: Mutex<State<B>>,
 }
 
-/// Names a pair that has broken. The drop wakes the tasks at the desk that the end of the pair concerns. The drop takes
-/// the lock of the desk, so the caller must hold no lock.
+/// Reports that a pair is broken: a request of it has failed, or the pair was moved to Error. The drop of this value
+/// wakes each task that waits at this desk for room in the pair or for the end of the pair. That includes tasks of the
+/// pair's other desk. The drop takes the lock of the desk, so the caller must hold no lock.
 pub(super) struct Broken<B> {
     desk: Arc<Desk<B>>,
     pair: Qpn,

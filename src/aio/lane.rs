@@ -55,7 +55,8 @@ pub(super) struct Tally {
     pub(super) waits: usize,
     /// How many of these waits are for abandoned requests.
     pub(super) abandoned: usize,
-    /// How many completed sends are in their places, plus how many tasks wait for room.
+    /// How many places are [`Done`](Place::Done), plus how many tasks wait for room. (A task that waits for room counts
+    /// in `waits` too.)
     pub(super) kept: usize,
 }
 

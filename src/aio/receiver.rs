@@ -162,6 +162,10 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
 
     /// As [`next`](Self::next), for a future written by hand. If a receiver that [posts by itself](Self::refill_from)
     /// waits for a buffer, it stays in the pool's queue of waiters until it is polled again.
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next).
     #[inline]
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Success<B>, RequestError<B>>>> {
         if self.refill.is_none()

@@ -173,6 +173,10 @@ impl<B: Brand, T: Transport> Sender<B, T> {
     }
 
     /// As [`room`](Self::room), for a future written by hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`room`](Self::room).
     pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), PollError>> {
         let Owned { half, lane } = &mut self.mode;
         let slot = lane.slot();
@@ -220,16 +224,17 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
     /// The device refused.
     pub fn abort(&mut self) -> Result<(), VerbError> {
         self.half().end_traffic()?;
-        self.wake_all();
+        self.end_of_pair(None);
         Ok(())
     }
 
-    /// Wakes all whom the end of the pair concerns. No completion does that, if no request is in flight.
+    /// Wakes all whom the end of the pair concerns. No completion does that, if no request is in flight. Also abandons
+    /// the requests of `posted`.
     #[cold]
     #[inline(never)]
-    fn wake_all(&mut self) {
+    fn end_of_pair(&mut self, posted: Option<PostedAll<B>>) {
         let broken = Some(self.lane().broken());
-        self.mode.wake(Waking { posted: None, broken }, KEY);
+        self.mode.wake(Waking { posted, broken }, KEY);
     }
 
     /// Whether all room that is left is kept for other tasks. False if the pair is broken: then the post fails and says
@@ -260,13 +265,15 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
     #[inline(always)]
     fn posted<V, E>(&mut self, result: Result<WorkId, PostError<E>>) -> Result<Posted<B, V>, PostError<E>> {
         let Owned { half, lane } = self.mode.owned_mut(KEY);
-        lane.note_next(half.next_id());
+        let next = half.next_id();
+        lane.note_next(next);
         match result {
             Ok(id) => Ok(Posted::new(lane.desk(), id)),
             Err(error) => {
-                // A post of uncertain outcome breaks the pair, and no completion tells that to the tasks that wait.
-                if matches!(error, PostError::Uncertain { .. }) {
-                    self.wake_all();
+                if let PostError::Uncertain { id, .. } = error {
+                    // Nobody gets a future for the request, so it is abandoned: its memory becomes a stray.
+                    let posted = PostedAll::new(lane.desk(), id, next);
+                    self.end_of_pair(Some(posted));
                 }
                 Err(error)
             }

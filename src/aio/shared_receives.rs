@@ -85,6 +85,10 @@ impl<B: Brand> SharedReceives<B> {
     }
 
     /// As [`next`](Self::next), for a future written by hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next).
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Success<B>, RequestError<B>>> {
         let number = self.number;
         let found = self.desk().poll_for(

@@ -26,6 +26,7 @@
 
 use super::connection::{Bond, Connection, End};
 use super::shared_poller::SharedPoller;
+use super::timer::after;
 use crate::domain::Brand;
 use crate::memory::RecordError;
 use crate::queue::attributes::ConnectAttributes;
@@ -125,9 +126,7 @@ struct Deadline {
 
 impl Deadline {
     fn after(timeout: Duration) -> Self {
-        const LONG: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
-        let now = Instant::now();
-        Self { at: now.checked_add(timeout).unwrap_or_else(|| now + LONG), timeout }
+        Self { at: after(timeout).into(), timeout }
     }
 
     async fn run<R>(self, io: impl Future<Output = io::Result<R>>) -> Result<R, Cause> {

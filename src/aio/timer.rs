@@ -6,6 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+/// The time after `left`, or after 30 years if `left` is longer: a sum near the end of an [`Instant`] makes tokio
+/// panic.
+pub(super) fn after(left: Duration) -> Instant {
+    const LONG: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+    Instant::now() + left.min(LONG)
+}
+
 /// A time to wait for. Without a driver, the task that waits polls again and again.
 pub(super) struct Timer<B> {
     poller: SharedPoller<B>,
@@ -14,11 +21,9 @@ pub(super) struct Timer<B> {
 }
 
 impl<B> Timer<B> {
-    /// A timer that is over after `left`. If `left` is too long for an [`Instant`], the timer runs for 30 years.
+    /// A timer that is over [after `left`](after).
     pub(super) fn after(poller: &SharedPoller<B>, left: Duration) -> Self {
-        const LONG: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
-        let now = Instant::now();
-        Self::until(poller, now.checked_add(left).unwrap_or_else(|| now + LONG))
+        Self::until(poller, after(left))
     }
 
     /// A timer that is over at `at`.

@@ -202,6 +202,8 @@ struct MailBox {
     is_polled: bool,
     /// The device of the identifier was removed. This stays true after the event of the removal was taken.
     is_removed: bool,
+    /// The number of the identifier's pair may be used again. This stays true after the event was taken.
+    is_number_free: bool,
     /// The task that waits for an event.
     task: Option<TaskWaker>,
 }
@@ -229,6 +231,7 @@ impl Mail {
             return later.strays.push(event);
         }
         found.is_removed |= event.kind == RawEventKind::DEVICE_REMOVAL;
+        found.is_number_free |= event.kind == RawEventKind::TIMEWAIT_EXIT;
         found.events.push_back(event);
         later.tasks.extend(found.task.take());
     }
@@ -250,7 +253,8 @@ impl Mail {
 
 /// The most events that are taken under one hold of the lock.
 const BATCH: usize = 64;
-/// The most batches that one call takes. If the channel may hold more events after that, the event loop is woken again.
+/// The most batches that one call of [`Inbox::poll`] or [`Inbox::knows`] takes. If the channel may hold more
+/// events after that, `for_loop` stays readable, so the event loop calls again.
 const BATCHES: usize = 16;
 
 /// What is left to do after the lock is released.
@@ -369,14 +373,14 @@ impl Inbox {
         Ok(None)
     }
 
-    /// Whether rdma_cm has reported that the device of an identifier was removed.
-    fn is_removed(&self, key: u64) -> bool {
+    /// Whether `is_so` is true for the box of an identifier, after the events that have arrived were sorted.
+    fn knows(&self, key: u64, is_so: impl Fn(&MailBox) -> bool) -> bool {
         for _ in 0..BATCHES {
             // An error is ignored. If it lasts, the next `poll` or `wait` of an identifier returns it.
             let (mail, _) = self.sort(self.lock());
-            let is_removed = mail.boxes.get(&key).is_some_and(|found| found.is_removed);
-            if is_removed || !mail.may_have_more {
-                return is_removed;
+            let is_known = mail.boxes.get(&key).is_some_and(&is_so);
+            if is_known || !mail.may_have_more {
+                return is_known;
             }
         }
         false
@@ -463,7 +467,12 @@ impl Events {
 
     /// Whether rdma_cm has reported that the device of the identifier was removed.
     pub(super) fn is_removed(&self) -> bool {
-        self.inbox.is_removed(self.key)
+        self.inbox.knows(self.key, |found| found.is_removed)
+    }
+
+    /// Whether rdma_cm has reported that the number of the identifier's pair may be used again.
+    pub(super) fn is_number_free(&self) -> bool {
+        self.inbox.knows(self.key, |found| found.is_number_free)
     }
 
     /// Adds an event that the library makes itself: a thread has made a call for the identifier, and the call failed.

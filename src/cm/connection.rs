@@ -172,7 +172,7 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
         match pair.into_error() {
             Ok(pair) => {
                 link.id.events.set_polled(false);
-                Ok(Disconnected { pair, id: link.id, is_told, is_free: false })
+                Ok(Disconnected { pair, id: link.id, is_told })
             }
             Err(error) => {
                 let value = Self { pair: error.queue_pair, data, link };
@@ -194,8 +194,6 @@ pub struct Disconnected<B, T = ReliableConnection> {
     id: Identifier,
     /// `rdma_disconnect` has succeeded, and need not be called again.
     is_told: bool,
-    /// The pair's number may be used again.
-    is_free: bool,
 }
 
 impl<B: Brand, T: Reliable> Disconnected<B, T> {
@@ -216,12 +214,12 @@ impl<B: Brand, T: Reliable> Disconnected<B, T> {
         }
         let deadline = Instant::now().checked_add(timeout);
         loop {
-            // Perhaps an earlier call has taken the event that reports the removal of the device. Then the `wait` below
-            // does not return that event, but `is_removed` still returns true.
+            // Perhaps an earlier call has taken the event that reports the removal of the device, or the one that frees
+            // the number. Then the `wait` below does not return that event, but these two functions know of it.
             if self.id.events.is_removed() {
                 return Ok(false);
             }
-            if self.is_free {
+            if self.id.events.is_number_free() {
                 return Ok(true);
             }
             if !self.is_told {
@@ -233,7 +231,6 @@ impl<B: Brand, T: Reliable> Disconnected<B, T> {
             }
             match self.id.events.wait(deadline)?.map(|event| event.kind) {
                 None | Some(RawEventKind::DEVICE_REMOVAL) => return Ok(false),
-                Some(RawEventKind::TIMEWAIT_EXIT) => self.is_free = true,
                 // The peer has disconnected. If both sides did so at the same time, each has to answer the other, and
                 // another call of `rdma_disconnect` is that answer. In all other cases another call does nothing.
                 Some(RawEventKind::DISCONNECTED) => self.is_told = false,

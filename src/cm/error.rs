@@ -14,7 +14,7 @@ use std::{error, fmt, io};
 #[non_exhaustive]
 pub enum CmError {
     /// A host name was not resolved, or has no address.
-    #[error("the host name was not resolved to an address")]
+    #[error("the host name was not resolved to an address: check it, or give an address")]
     Name(#[source] io::Error),
     /// The device that `INTERLOCK_DEVICE` names was not opened, or no device is, because of an environment variable.
     #[error(transparent)]
@@ -89,7 +89,7 @@ impl From<OpenFailure> for CmError {
 #[non_exhaustive]
 pub enum Cause {
     /// A host name was not resolved, or has no address.
-    #[error("the host name was not resolved to an address")]
+    #[error("the host name was not resolved to an address: check it, or give an address")]
     Name(#[source] io::Error),
     /// The device that `INTERLOCK_DEVICE` names was not opened.
     #[error(transparent)]
@@ -170,7 +170,7 @@ pub enum Cause {
         status: i32,
     },
     /// rdma_cm reported that the connection was not made, or that the group was not joined.
-    #[error("rdma_cm reported a failure: {0}")]
+    #[error("rdma_cm reported a failure: {0}; try again, with a new identifier and a new pair")]
     Failed(#[source] VerbError),
     /// The peer's program ended or gave up before the connection was established.
     #[error("the peer ended or gave up before the connection was established (see docs/failures.md#peer-gone)")]

@@ -3,7 +3,7 @@
 use super::completion::Completion;
 use super::event_channel::EventChannel;
 use super::options::{CompletionQueueError, CompletionQueueOptions};
-use super::poller::{PollError, Poller};
+use super::poller::Poller;
 use super::queue::CompletionQueue;
 use super::wait::{self, WaitError, WakeFor};
 use crate::device::CompletionQueueId;
@@ -108,7 +108,7 @@ impl<B> CompletionChannel<B> {
     ///
     /// # Errors
     ///
-    /// [`WaitError`], but never `TimedOut`.
+    /// [`WaitError`], but never `TimedOut`. [`WaitError::OfPoller`] names the poller that failed.
     pub fn wait_any(
         &mut self,
         pollers: &mut [Poller<B>],
@@ -192,25 +192,41 @@ struct AnyOf<'c, B> {
     pollers: &'c mut [Poller<B>],
 }
 
+impl<B> AnyOf<'_, B> {
+    /// The error of one poller. The next call begins with the poller after it, so one that always fails does not keep
+    /// the program from the others.
+    fn failed(&mut self, index: usize, error: impl Into<WaitError>) -> WaitError {
+        self.channel.first = index + 1;
+        WaitError::OfPoller { index, source: Box::new(error.into()) }
+    }
+}
+
 impl<B> wait::Source for AnyOf<'_, B> {
     type Item = (usize, Completion<B>);
 
-    fn poll(&mut self) -> Result<Option<Self::Item>, PollError> {
+    fn poll(&mut self) -> Result<Option<Self::Item>, WaitError> {
         let count = self.pollers.len();
         for step in 0..count {
-            let which = self.channel.first.wrapping_add(step) % count;
-            if let Some(poller) = self.pollers.get_mut(which)
-                && let Some(completion) = poller.poll()?
-            {
-                self.channel.first = which + 1;
-                return Ok(Some((which, completion)));
+            let index = self.channel.first.wrapping_add(step) % count;
+            let Some(poller) = self.pollers.get_mut(index) else { continue };
+            match poller.poll() {
+                Ok(None) => {}
+                Ok(Some(completion)) => {
+                    self.channel.first = index + 1;
+                    return Ok(Some((index, completion)));
+                }
+                Err(error) => return Err(self.failed(index, error)),
             }
         }
         Ok(None)
     }
 
-    fn arm(&mut self) -> Result<(), VerbError> {
-        self.pollers.iter_mut().try_for_each(|poller| poller.request_event(WakeFor::Any))
+    fn arm(&mut self) -> Result<(), WaitError> {
+        let mut pollers = self.pollers.iter_mut().enumerate();
+        match pollers.find_map(|(index, poller)| Some((index, poller.request_event(WakeFor::Any).err()?))) {
+            Some((index, error)) => Err(self.failed(index, error)),
+            None => Ok(()),
+        }
     }
 
     fn sleep(&mut self, left: Duration) -> Result<(), WaitError> {

@@ -121,8 +121,8 @@ impl<B> Success<B> {
         self.entry.operation(self.ended.id.key().kind())
     }
 
-    /// The immediate of a message that was received.
-    pub(crate) fn immediate(&self) -> Option<u32> {
+    /// The immediate of a message that was received, in host byte order; `None` if it has none.
+    pub fn immediate(&self) -> Option<u32> {
         if self.operation() == Operation::Receive { self.ended.immediate() } else { None }
     }
 

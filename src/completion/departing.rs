@@ -3,7 +3,8 @@
 //! On some providers, destroying a pair frees memory that a poll on another thread or a later poll reads, or it drops
 //! completions that were not polled before. On such a provider, the drop of a pair moves the pair to Error and hands it
 //! to the poller of its receives. The poller returns the flushed completions. It destroys the pair once no request of
-//! the pair is in flight and the completion queue was seen empty. If the completion queue is dropped first, that drop
+//! the pair is in flight and the completion queue was seen empty. A pair on a shared receive queue must also have been
+//! in Error for some time. If the completion queue is dropped first, that drop
 //! destroys the departing pairs, since nobody polls any more. A pair that cannot be destroyed is leaked, with
 //! everything that is in flight on its completion queue.
 

@@ -83,6 +83,14 @@ pub enum WaitError {
     /// Waiting for the channel failed.
     #[error("cannot wait on the completion channel: poll the completion queues instead")]
     Io(#[from] io::Error),
+    /// One of several pollers failed, or could not be armed. The next call begins with the poller after it.
+    #[error("poller {index} failed: wait without it")]
+    OfPoller {
+        /// The index of the poller.
+        index: usize,
+        /// Why it failed.
+        source: Box<WaitError>,
+    },
     /// A poller belongs to another channel, so its events do not come to this channel.
     #[error("poller {index} belongs to another completion channel: create its completion queue on this one")]
     OtherChannel {
@@ -106,16 +114,17 @@ pub enum Armed<B> {
 pub(super) trait Source {
     type Item;
     /// Polls: the next item, if there is one now.
-    fn poll(&mut self) -> Result<Option<Self::Item>, PollError>;
+    fn poll(&mut self) -> Result<Option<Self::Item>, WaitError>;
     /// Arms the source, so that a later item raises an event.
-    fn arm(&mut self) -> Result<(), VerbError>;
+    fn arm(&mut self) -> Result<(), WaitError>;
     /// Sleeps until there is an event, for `left` at most. May wake up early.
     fn sleep(&mut self, left: Duration) -> Result<(), WaitError>;
     /// Takes all events that are waiting, and says whether there were any.
     fn take_events(&mut self) -> Result<bool, WaitError>;
 }
 
-/// Arms the source, and returns an item if there is one already. After `None`, the next item raises an event.
+/// Returns an item if there is one now. Otherwise arms the source, and polls once more. If this returns `None`, the
+/// source is armed, and the next item raises an event.
 pub(super) fn arm<S: Source>(source: &mut S) -> Result<Option<S::Item>, WaitError> {
     if let Some(item) = source.poll()? {
         return Ok(Some(item));
@@ -125,7 +134,7 @@ pub(super) fn arm<S: Source>(source: &mut S) -> Result<Option<S::Item>, WaitErro
     source.take_events()?;
     source.arm()?;
     // A completion that came before the arming raises no event, so only a poll finds it.
-    Ok(source.poll()?)
+    source.poll()
 }
 
 /// Returns an item that exists already, or one that comes within `timeout`.
@@ -160,12 +169,12 @@ struct Waiting<'p, B> {
 impl<B> Source for Waiting<'_, B> {
     type Item = Completion<B>;
 
-    fn poll(&mut self) -> Result<Option<Completion<B>>, PollError> {
-        self.poller.poll()
+    fn poll(&mut self) -> Result<Option<Completion<B>>, WaitError> {
+        Ok(self.poller.poll()?)
     }
 
-    fn arm(&mut self) -> Result<(), VerbError> {
-        self.poller.request_event(self.wake_for)
+    fn arm(&mut self) -> Result<(), WaitError> {
+        Ok(self.poller.request_event(self.wake_for)?)
     }
 
     fn sleep(&mut self, left: Duration) -> Result<(), WaitError> {

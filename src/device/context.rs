@@ -218,7 +218,7 @@ impl Context {
 
     /// The promises of the device's provider, on which the library relies.
     ///
-    /// `ibv_query_device(3)`, the first time. If that fails, the provider counts as not reviewed.
+    /// They are chosen when the device is opened (`ibv_query_device(3)`): a device that does not answer is not opened.
     pub fn promises(&self) -> Promises {
         *self.0.promises()
     }

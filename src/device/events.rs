@@ -165,7 +165,7 @@ pub enum EventsError {
     #[error(transparent)]
     Verb(#[from] VerbError),
     /// Waiting failed.
-    #[error("cannot wait for asynchronous events")]
+    #[error("cannot wait for asynchronous events: poll for them instead")]
     Io(#[from] io::Error),
 }
 

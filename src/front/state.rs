@@ -1,9 +1,10 @@
 //! States of a queue pair, as types.
 //!
 //! The page of [`State`] has the diagram. A transition is a method that consumes the pair and returns the pair in its
-//! next state, or an error with the unchanged pair. A method that several states allow requires a trait such as
-//! [`PostSend`]. If the state lacks the trait, the compiler names the transition to make.
-//! [`AnyQueuePair`](crate::AnyQueuePair) holds a pair of any state, for a struct field.
+//! next state, or an error with the unchanged pair. (`connect` and `open` are two transitions: their error has the pair
+//! in the state that it reached.) A method that several states allow requires a trait such as [`PostSend`]. If the
+//! state lacks the trait, the compiler names the transition to make. [`AnyQueuePair`](crate::AnyQueuePair) holds a pair
+//! of any state, for a struct field.
 //!
 //! ```
 //! use interlock::state::{PostSend, State};

@@ -3,7 +3,7 @@
 //! | type | delivers | carries |
 //! |---|---|---|
 //! | [`ReliableConnection`] | in order, once, or fails | everything |
-//! | [`UnreliableConnection`] | in order, or not at all | sends and writes |
+//! | [`UnreliableConnection`] | in order, or not at all | sends, writes, and binds of windows |
 //! | [`UnreliableDatagram`] | each by itself, or not at all | sends of one packet, to any peer |
 //! | [`OnShared<T>`](OnShared) | as `T` | as `T`; receives from a [shared receive queue](crate::shared) |
 //!

@@ -38,8 +38,15 @@ impl fmt::Display for BatchCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { posted, refused, uncertain, .. } = self;
         match uncertain {
-            0 => write!(f, "the provider posted {posted} requests of a batch and refused {refused}"),
-            _ => write!(f, "the provider failed: it posted {posted} requests of a batch, and perhaps {uncertain} more"),
+            0 => write!(
+                f,
+                "the provider posted {posted} requests of a batch and refused {refused} (see docs/failures.md#refused)"
+            ),
+            _ => write!(
+                f,
+                "the provider failed: it posted {posted} requests of a batch, and perhaps {uncertain} more (see \
+                 docs/failures.md#uncertain)"
+            ),
         }
     }
 }

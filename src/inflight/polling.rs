@@ -363,17 +363,22 @@ impl<'q> PolledQueue<'q> {
         unsafe { function(self.cq.as_ptr()) }
     }
 
-    /// The struct of the queue. Its `wr_id` and `status` are those of the current completion.
+    /// The current completion: whose request it is of, and whether that succeeded.
     #[inline(always)]
-    fn fields(self) -> &'q ibv_cq_ex {
-        // SAFETY: the struct is alive (0). The provider writes the struct only in `ibv_start_poll` and `ibv_next_poll`.
-        // No caller of `fields` keeps the reference until such a call.
-        unsafe { self.cq.as_ref() }
+    fn current(self) -> (WorkId, ibv_wc_status) {
+        // Make no reference to the whole struct: another thread that acknowledges events writes other fields of it.
+        let cq = self.cq.as_ptr();
+        // SAFETY: the struct is alive (0). Only `ibv_start_poll` and `ibv_next_poll` write this field.
+        let id = unsafe { (*cq).wr_id };
+        // SAFETY: as for `wr_id` above.
+        (WorkId::from_raw(id), unsafe { (*cq).status })
     }
 
     fn context(self) -> &'q ExtendedContext {
+        // SAFETY: the struct is alive (0), and nobody writes this field.
+        let context = unsafe { (*self.cq.as_ptr()).cq_context };
         // SAFETY: `cq_context` points to an `ExtendedContext`, which is alive (0).
-        unsafe { &*self.fields().cq_context.cast::<ExtendedContext>() }
+        unsafe { &*context.cast::<ExtendedContext>() }
     }
 
     /// A completion was lost, and nobody knows of which request. Makes the next poll fail; this poll still returns the
@@ -391,8 +396,7 @@ impl<'q> PolledQueue<'q> {
     /// later read: a load that spans two stores would wait for both.
     #[inline(always)]
     fn copy(self, to: &mut ibv_wc) {
-        let id = WorkId::from_raw(self.fields().wr_id);
-        let status = self.fields().status;
+        let (id, status) = self.current();
         to.wr_id = id.raw();
         to.status = status;
         if status != ibv_wc_status::IBV_WC_SUCCESS {

@@ -44,9 +44,9 @@ fn all_in_session<B: Brand, X, M: Postable<B>, K>(
     let count = items.len();
     let mut pending = PendingPosts::new(queue, &[]);
     let mut items = Items::new(items);
-    // One session is enough for 1 to `STAGED` items that fit in one row of the ledger. Otherwise the items go through a
-    // batch. (The items are allowed to take all free slots of the queue: the last free slot must go to a signalled
-    // request, and the last request below is signalled.)
+    // If there are 1 to `STAGED` items, and their cells in the ledger are contiguous (one row), one session posts all
+    // of them. Otherwise a batch does, also for 0 items. A session may fill the queue: the request in the last free
+    // slot must be signalled, and the last request below is.
     if count.wrapping_sub(1) >= STAGED.min(pending.room_in_row() as usize) {
         return go_on(pending, items, make, None);
     }

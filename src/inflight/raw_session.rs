@@ -224,7 +224,8 @@ struct RawTo {
 }
 
 impl Data {
-    /// The bytes of `memory`. If the operation fills the memory, `length` bytes count as filled afterwards.
+    /// Where the bytes of `memory` are. If the device writes to `memory` (a read or an atomic), this call also marks
+    /// `length` bytes as filled: that sets the lengths of the elements that the request names.
     #[inline(always)]
     fn of<B, M: Postable<B>>(memory: &mut M, operation: Operation, length: u32) -> Self {
         if let Some(part) = memory.descriptor(KEY) {

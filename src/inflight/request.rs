@@ -303,8 +303,9 @@ pub(super) struct Accepted<M, const PLAIN: bool> {
     action: Action,
     /// # Invariants
     ///
-    /// 0. How many bytes this action moves from or to this memory. Both this memory and the peer's have that many
-    ///    bytes. If the request is plain, the length is not 0.
+    /// 0. How many bytes this action moves from or to this memory, which has that many bytes. If the action names
+    ///    memory of the peer (a write, a read or an atomic), that memory has them too. If the request is plain, the
+    ///    length is not 0.
     length: u32,
 }
 

@@ -105,7 +105,8 @@ impl Element {
 }
 
 impl Descriptor {
-    /// Whether the part is of a pool, and goes home when it is dropped.
+    /// Whether the bytes belong to a part of a pool. That part goes home once it is dropped, and all that was cut or
+    /// sliced from it, too.
     pub(crate) fn has_home(&self) -> bool {
         match &self.home {
             Home::Nowhere => false,
@@ -447,7 +448,8 @@ impl Deref for SharedPart {
 pub struct UniquePart {
     /// # Invariants
     ///
-    /// 0. The only reference to an exclusive descriptor. No peer may write to its region, and no request names it.
+    /// 0. The only reference to its descriptor, which is exclusive: the rights of the region let no peer in. No request
+    ///    names the descriptor.
     share: SharedPart,
 }
 

@@ -315,7 +315,8 @@ struct Class {
     capacity: usize,
     /// How many buffers there are from the start. Their spots come first.
     count: u32,
-    /// How many buffers a chunk has at most. The spots of each chunk follow those of the chunk before it.
+    /// The most buffers of a chunk, and how many spots of the shelf are set aside for each chunk. (A spot is the number
+    /// of a buffer on the shelf.) The spots of the first chunk begin at `count`.
     per_chunk: u32,
     shelf: Arc<Shelf<Descriptor>>,
 }

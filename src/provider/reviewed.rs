@@ -167,9 +167,9 @@ impl Promises {
 pub(crate) enum Teardown {
     /// At any time, while other threads poll its completion queues.
     Anytime,
-    /// At any time too, except for pairs on shared receive queues. A destroy discards unpolled completions of shared
-    /// receives, whose slots would then be lost. So the poller of its receives destroys such a pair, after all
-    /// completions of the pair have been polled.
+    /// As `Anytime`, except for pairs on shared receive queues. The destroy of such a pair discards unpolled
+    /// completions of shared receives, and the slots of these receives would be lost. So the poller of the pair's
+    /// receives destroys the pair, after all completions of the pair have been polled.
     PolledIfShared,
     /// Only by the poller, after all requests of the pair have completed and the completion queue was seen empty.
     /// Nobody else is allowed to poll during the destroy, so such a pair has only one completion queue. Nor may anybody

@@ -6,7 +6,9 @@ use super::state::{
     Errored, Init, Kind, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, SendQueueError, State, kind,
 };
 use super::transport::{ReliableConnection, Transport};
+use super::untyped::PairCore;
 use crate::domain::Brand;
+use crate::types::Qpn;
 use std::{error, fmt, mem};
 
 /// A queue pair in any state. To post, ask for the pair in Ready To Send: [`ready`](Self::ready).
@@ -165,6 +167,30 @@ impl<B: Brand, T: Transport> AnyQueuePair<B, T> {
 }
 
 impl<B, T> AnyQueuePair<B, T> {
+    fn core(&self) -> Option<&PairCore> {
+        match self {
+            Self::Reset(pair) => Some(&pair.inner.core),
+            Self::Init(pair) => Some(&pair.inner.core),
+            Self::ReadyToReceive(pair) => Some(&pair.inner.core),
+            Self::ReadyToSend(pair) => Some(&pair.inner.core),
+            Self::SendQueueDrain(pair) => Some(&pair.inner.core),
+            Self::SendQueueError(pair) => Some(&pair.inner.core),
+            Self::Errored(pair) => Some(&pair.inner.core),
+            Self::Vacant => None,
+        }
+    }
+
+    /// The number of the pair, to find it for a completion or an event; `None` for `Vacant`.
+    #[doc(alias = "qp_num")]
+    pub fn number(&self) -> Option<Qpn> {
+        self.core().map(PairCore::qpn)
+    }
+
+    /// Whether the pair refuses posts, as [`QueuePair::is_broken`] says. False for `Vacant`.
+    pub fn is_broken(&self) -> bool {
+        self.core().is_some_and(PairCore::is_broken)
+    }
+
     /// The name of the state.
     pub fn state(&self) -> &'static str {
         match self {

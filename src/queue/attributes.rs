@@ -42,8 +42,9 @@ pub struct Limits {
     /// Receives: 1 to the same device limit.
     #[doc(alias = "max_recv_wr")]
     pub receives: u32,
-    /// How many bytes an [`Inline`](crate::Inline) request may have. Each device has a limit, often a few hundred
-    /// bytes, which the device does not report.
+    /// How many bytes an [`Inline`](crate::Inline) request may have, at most 65535. Each device has a limit, often a
+    /// few hundred bytes, which the device does not report: some refuse the pair, and some grant fewer bytes.
+    /// [`QueuePair::limits`](crate::QueuePair::limits) has the number that counts.
     #[doc(alias = "max_inline_data")]
     pub inline_bytes: u32,
     /// How many buffers a [`BufferList`](crate::memory::BufferList) posted on this pair may have, for sends and for
@@ -75,7 +76,7 @@ impl Default for Limits {
 }
 
 /// The rights of the peer through this queue pair, besides sending. The peer also needs the rights of the region.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(alias = "qp_access_flags")]
 pub struct PeerRights {
     /// Remote reads.
@@ -216,8 +217,8 @@ impl PeerPath {
         Self { gid: Some(gid), lid: 0, hop_limit: 64, traffic_class: 0, flow_label: 0, service_level: 0 }
     }
 
-    /// Checks that each number is in the range of its field. The fields of the global route (hop limit, traffic class,
-    /// flow label) are checked only if the path has a GID.
+    /// Checks the numbers that can be out of range: the service level and, if the path has a GID, the hop limit and the
+    /// flow label. (The other fields allow every value of their types.)
     pub(super) fn check(&self) -> Result<(), OutOfRange> {
         OutOfRange::check("service level", self.service_level.into(), 0, 15)?;
         if self.gid.is_some() {

@@ -31,6 +31,7 @@ pub(crate) mod batch;
 mod by_cm;
 mod create;
 pub(crate) mod datagram;
+mod drain;
 mod endpoint;
 pub(crate) mod error;
 pub(crate) mod halves;
@@ -53,10 +54,10 @@ pub use any::{AnyQueuePair, Halted};
 pub use attributes::Limits;
 #[cfg(feature = "cm")]
 pub(crate) use by_cm::UnbrandedPair;
+#[cfg(feature = "aio")]
+pub(crate) use drain::{BETWEEN_KICKS, Kicks};
 pub use endpoint::Endpoint;
 pub use halves::{ReceiveHalf, SendHalf};
-#[cfg(feature = "aio")]
-pub(crate) use pair::BETWEEN_KICKS;
 pub use pair::QueuePair;
 #[cfg(feature = "aio")]
 pub(crate) use places::QueueIds;

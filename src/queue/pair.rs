@@ -1,20 +1,18 @@
 //! The queue pair.
 
-use super::attributes::{Limits, Modify};
-use super::error::{DestroyError, DrainFailure, Undrained};
+use super::attributes::Limits;
+use super::error::DestroyError;
 use super::halves::{JoinHalvesError, ReceiveHalf, SendHalf};
 use super::local_port::LocalPort;
-use super::request_kinds::Inline;
-use super::state::{DeviceState, Errored, OnPort, ReadyToSend, SendQueueDrain, State};
-use super::transport::{Connectionless, OwnReceives, ReliableConnection, Transport, code};
+use super::state::{DeviceState, OnPort, ReadyToSend, SendQueueDrain, State};
+use super::transport::{Connectionless, OwnReceives, ReliableConnection, Transport};
 use super::untyped::{UndestroyedPair, UntypedPair};
-use crate::completion::{Completion, Poller};
 use crate::device::CompletionQueueId;
 use crate::domain::Brand;
 use crate::domain::brand::Branded;
-use crate::inflight::{Status, WorkId, WorkRequest};
+use crate::inflight::Status;
 use crate::queue::Endpoint;
-use crate::sys::{ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state, ibv_qp_type};
+use crate::sys::{ibv_qp_attr_mask as Mask, ibv_qp_state as raw_state};
 use crate::types::{Gid, Psn, Qpn};
 use crate::verb_error::VerbError;
 use std::marker::PhantomData;
@@ -166,7 +164,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// Joins a multicast group: datagrams to it arrive here too, until the pair leaves it or is destroyed.
     ///
-    /// `ibv_attach_mcast(3)`. On Ethernet, the port's network interface must have joined the group as well.
+    /// `ibv_attach_mcast(3)`. `lid` is the multicast LID of the group, and 0 on Ethernet. There, the port's network
+    /// interface must have joined the group as well.
     ///
     /// # Errors
     ///
@@ -260,114 +259,9 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
 }
 
 /// The pause between two queries or polls.
-const PAUSE: Duration = Duration::from_millis(1);
+pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
-/// In Error: the device flushes all requests. The exits are [`destroy`](QueuePair::destroy) and, where
-/// [`pairs_can_be_reset`](crate::device::Promises::pairs_can_be_reset) is true,
-/// [`into_reset`](QueuePair::into_reset); best after [`drain`](QueuePair::drain).
-impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
-    /// Polls until every request of this pair has come out. Each polled completion goes to `sink`, including those of
-    /// other pairs.
-    ///
-    /// Moves the pair to Error again now and then, since some devices flush only on such a call. If sends and receives
-    /// complete on different queues, use [`drain_on`](Self::drain_on). A pair on a shared receive queue waits only for
-    /// its sends.
-    ///
-    /// A successful unsignalled send is not flushed: it comes out together with a later request. If no later request is
-    /// left, this posts an empty one, whose flush brings the sends back; `sink` does not see the empty request. After a
-    /// timeout, the empty request may come out of the poller or go to another `sink`: it has no memory, and an id that
-    /// no post has returned. On datagram pairs, where a request needs a recipient, nothing is posted: reset and destroy
-    /// bring such sends back.
-    ///
-    /// # Errors
-    ///
-    /// [`Undrained`]: the deadline passed, or [something failed](DrainFailure). The pair is still in Error.
-    pub fn drain(
-        &mut self,
-        poller: &mut Poller<B>,
-        timeout: Duration,
-        sink: impl FnMut(Completion<B>),
-    ) -> Result<(), Undrained> {
-        self.drain_by([poller], timeout, sink)
-    }
-
-    /// As [`drain`](Self::drain), for a pair whose sends and receives complete on different queues.
-    ///
-    /// # Errors
-    ///
-    /// As [`drain`](Self::drain).
-    pub fn drain_on(
-        &mut self,
-        sends: &mut Poller<B>,
-        receives: &mut Poller<B>,
-        timeout: Duration,
-        sink: impl FnMut(Completion<B>),
-    ) -> Result<(), Undrained> {
-        self.drain_by([sends, receives], timeout, sink)
-    }
-
-    fn drain_by<const POLLERS: usize>(
-        &mut self,
-        mut pollers: [&mut Poller<B>; POLLERS],
-        timeout: Duration,
-        mut sink: impl FnMut(Completion<B>),
-    ) -> Result<(), Undrained> {
-        let domain = self.inner.core.domain.id();
-        let mixes = B::CHECKED && pollers.iter().any(|poller| poller.queue().domain.id() != domain);
-        let ours = [&self.inner.core.send_queue, &self.inner.core.receive_queue].map(Arc::as_ptr);
-        let strays = pollers.iter().any(|poller| !ours.contains(&Arc::as_ptr(poller.queue())));
-        let deadline = Instant::now().checked_add(timeout);
-        // The first round kicks at once.
-        let (mut next_kick, mut kicks, mut marker) = (Instant::now(), 0_u32, None);
-        let source = loop {
-            if mixes {
-                break Some(DrainFailure::OtherDomain);
-            }
-            if strays {
-                break Some(DrainFailure::OtherQueue);
-            }
-            // Each round begins with another poller, so that a poller with many completions cannot keep the others from
-            // being polled.
-            pollers.rotate_left(1);
-            let idle = match pollers.iter_mut().find_map(|poller| poller.poll().transpose()).transpose() {
-                Ok(Some(completion)) => {
-                    if marker != Some(completion.id()) {
-                        sink(completion);
-                    }
-                    false
-                }
-                Ok(None) => true,
-                Err(error) => break Some(error.into()),
-            };
-            if self.sends_in_flight() == 0 && self.inner.receive.outstanding() == 0 {
-                return Ok(());
-            }
-            // Check the deadline also after a completion: perhaps other pairs on the completion queues complete
-            // requests for ever.
-            let now = Instant::now();
-            if deadline.is_some_and(|deadline| now >= deadline) {
-                break None;
-            }
-            if now >= next_kick {
-                next_kick = now + BETWEEN_KICKS;
-                kicks += 1;
-                match self.kick(kicks) {
-                    Ok(None) => {}
-                    Ok(posted) => marker = posted,
-                    Err(error) => break Some(error.into()),
-                }
-            } else if idle {
-                thread::sleep(PAUSE);
-            }
-        };
-        Err(Undrained { sends: self.sends_in_flight(), receives: self.inner.receive.outstanding(), timeout, source })
-    }
-}
-
-/// The time between two [kicks](QueuePair::kick).
-pub(crate) const BETWEEN_KICKS: Duration = Duration::from_millis(20);
-
-/// What draining a pair needs, whatever state its type names.
+/// Facts for closing a pair, whatever state its type names.
 impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// The ids of the completion queues of its sends and of its receives.
     pub(crate) fn completes_on(&self) -> (CompletionQueueId, CompletionQueueId) {
@@ -377,19 +271,6 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// How many sends and how many receives of its own are in flight.
     pub(crate) fn in_flight(&self) -> (u32, u32) {
         (self.sends_in_flight(), self.inner.receive.outstanding())
-    }
-
-    /// Moves the pair to Error, for the `count`th time, since some devices flush only on such a call. The third time it
-    /// may post an empty request, which brings unsignalled sends back. Returns the id of that request.
-    pub(crate) fn kick(&mut self, count: u32) -> Result<Option<WorkId>, VerbError> {
-        self.inner.core.modify(Modify::to(raw_state::IBV_QPS_ERR))?;
-        // By the third kick the device has had time to flush all signalled requests. Sends that are left are probably
-        // unsignalled, and the flush of an empty request brings them back. A datagram pair posts no empty request,
-        // because each of its requests needs a recipient.
-        let has_unsignalled = self.inner.core.domain.context.promises().sends_may_be_unsignalled();
-        let is_due =
-            count == 3 && has_unsignalled && code::<T>() != ibv_qp_type::IBV_QPT_UD && self.sends_in_flight() != 0;
-        Ok(if is_due { self.inner.send.post_marker::<B, _, _>(WorkRequest::send(Inline(&[]))) } else { None })
     }
 }
 

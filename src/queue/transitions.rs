@@ -211,7 +211,8 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect); [`TransitionFailure::Mtu`].
+    /// As [`connect`](Self::connect); [`TransitionFailure::Mtu`]; [`TransitionFailure::Path`], if the service level or
+    /// the hop limit is out of range.
     #[allow(clippy::type_complexity, reason = "a pair of two states")]
     pub fn connect_with(
         self,

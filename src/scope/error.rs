@@ -111,7 +111,11 @@ impl<R> fmt::Display for ScopeError<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotConnected { state } => {
-                write!(f, "a scope needs a connected queue pair without failures; this pair is in {state}")
+                write!(
+                    f,
+                    "a scope needs a connected queue pair without failures, and this pair is in {state}: take it back \
+                     with `Exclusive::into_parts`, and connect it again"
+                )
             }
             Self::Broken { state, first_failure: Some(first), .. } => {
                 write!(f, "the queue pair failed in the scope and is now in {state}: {first}")

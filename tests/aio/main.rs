@@ -65,6 +65,7 @@ macro_rules! tasks {
     }};
 }
 
+mod closing;
 mod ends;
 mod refill;
 mod sharing;

@@ -160,7 +160,14 @@ impl<B> State<B> {
             }
             match self.arm(after) {
                 Ok(true) => {}
-                Ok(false) => continue,
+                // `arm` has perhaps taken the event that was to wake the driver, and has read the mail that the event
+                // was for. This task may be ready now, so let the driver do what is left, such as waiting for a timer.
+                Ok(false) => {
+                    if let Some(driver) = self.take_driver() {
+                        after.wake(driver);
+                    }
+                    continue;
+                }
                 Err(_) => return Attempt::Yield,
             }
             // If the poller has a `next_timer`, somebody must poll the queue when that time is over, even without an

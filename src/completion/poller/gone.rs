@@ -72,8 +72,9 @@ impl PollState {
         }
     }
 
-    /// Destroys a pair, whose work queues then leave. If the pair cannot be destroyed, its requests in flight here are
-    /// leaked. This may drop memory of the program.
+    /// Destroys a pair. After a success, `ready_orphans` has its work queues, whose requests in flight on this
+    /// completion queue can then be released. After a failure, these requests are leaked. The call may drop memory of
+    /// the program.
     fn destroy_departing(&mut self, mut departing: Departure) {
         match departing.pair.destroy() {
             Ok(quiescent) => {

@@ -41,14 +41,14 @@ struct Waiter(Arc<Device>);
 impl Source for Waiter {
     type Item = ();
 
-    fn poll(&mut self) -> Result<Option<()>, PollError> {
+    fn poll(&mut self) -> Result<Option<()>, WaitError> {
         let mut state = lock(&self.0.0);
         let State { completions, mail, .. } = &mut *state;
         let found = [completions, mail].into_iter().find(|count| **count > 0);
         Ok(found.map(|count| *count -= 1))
     }
 
-    fn arm(&mut self) -> Result<(), VerbError> {
+    fn arm(&mut self) -> Result<(), WaitError> {
         lock(&self.0.0).armed = true;
         Ok(())
     }

@@ -64,12 +64,12 @@ impl<B, F: FnOnce()> Disturbed<'_, B, F> {
 impl<B, F: FnOnce() + Send> Source for Disturbed<'_, B, F> {
     type Item = Completion<B>;
 
-    fn poll(&mut self) -> Result<Option<Self::Item>, PollError> {
+    fn poll(&mut self) -> Result<Option<Self::Item>, WaitError> {
         self.step();
         self.inner.poll()
     }
 
-    fn arm(&mut self) -> Result<(), VerbError> {
+    fn arm(&mut self) -> Result<(), WaitError> {
         self.step();
         self.inner.arm()
     }

@@ -213,7 +213,8 @@ impl<T> Clone for LedgerRef<T> {
 }
 
 impl<T> Drop for LedgerRef<T> {
-    /// Values are leaked, and the ledger itself has nothing to drop.
+    /// The last reference frees the memory of the ledger. Values that are still in it are leaked. The ledger itself has
+    /// nothing to drop.
     fn drop(&mut self) {
         const { assert!(!needs_drop::<Ledger<T>>()) };
         let at = self.0;

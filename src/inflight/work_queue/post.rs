@@ -730,8 +730,8 @@ impl SharedPosts {
         }
         let mut wr = sys::ibv_recv_wr { wr_id: id.raw(), next: ptr::null_mut(), sg_list, num_sge };
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue is alive, since the right is there (0). Nobody else posts (`&mut`), and the slab owns the
-        // buffer.
+        // SAFETY: the queue is alive, since `may_post` has found the right to post (0). Nobody else posts (`&mut`), and
+        // the slab owns the buffer.
         let result = unsafe { (self.verb)(self.raw.0.as_ptr(), &mut wr, &mut bad) };
         if result == 0 && bad.is_null() {
             return (id, Ok(()));

@@ -413,7 +413,8 @@ impl OwnedId {
         /// event that answers the request before those members are written. `source` may be missing.
         fn resolve_addr(_library: &Library, source: Option<&mut Address>, to: &mut Address, timeout: i32)
             = rdma_resolve_addr(_, source.map_or(ptr::null_mut(), Address::as_ptr), to.as_ptr(), timeout);
-        /// The call asks the kernel for the address again, and writes it to members that taking an event also writes.
+        /// After the listen, the call asks the kernel for the address, and writes it to members of the identifier.
+        /// Taking an event writes the same members, so both hold the lock.
         fn listen(_library: &Library, backlog: i32) = rdma_listen(_, backlog);
         fn reject(data: &[u8]) = rdma_reject(_, data.as_ptr().cast(), length(data, "rdma_reject")?);
         fn establish() = rdma_establish(_);

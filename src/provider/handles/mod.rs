@@ -33,7 +33,8 @@ use std::{mem, ptr::NonNull, sync::Arc};
 pub(crate) trait Object: Sized {
     /// The objects that must outlive this one. Cheap to clone.
     type Needs: Clone;
-    /// What the handle keeps besides: the rights to post, for an object that requests are posted to.
+    /// What the handle keeps besides the object and its `Needs`: [`Rights`](rights::Rights) if requests are posted to
+    /// the object, else nothing.
     type Kept: rights::Kept;
 
     fn provider(needs: &Self::Needs) -> &'static dyn Provider;

@@ -27,10 +27,10 @@ impl Quiescent {
 }
 
 impl<T: Object<Kept = Rights>> Handle<T> {
-    /// Ends the object. A destroy that succeeds ends every access of the device for the object's own work queues.
+    /// Ends the object with `verb`. After a success, the device accesses nothing for the object's own work queues.
     ///
-    /// `rights` are all rights that were given out; `None` if they are dropped, or were never given out. If the object
-    /// is not ended, the rights come back. `EBUSY`: somebody else has a right.
+    /// `rights`: all rights that were given out; `None` if none exists any more. After a failure, the caller gets the
+    /// rights back. `EBUSY`: a right exists that is not in `rights`, or one of `rights` is of another object.
     fn end_with<const N: usize>(
         &mut self,
         verb: &'static str,

@@ -47,7 +47,8 @@ impl State {
         let after = flight.psn.wrapping_add(flight.packets) & PSN_MASK;
         let again = match flight.executed {
             None if responder.expected_psn == flight.psn => None,
-            // The responder has already executed this request, so it only repeats the answer.
+            // A retransmission: the responder has executed this request, but the answer was lost. Below, a read is
+            // executed again. All other requests only get their answer again.
             Some(before) if responder.expected_psn == after => Some(before),
             _ => return Reply::Lost,
         };

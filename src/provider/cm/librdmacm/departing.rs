@@ -85,7 +85,8 @@ impl Waiting {
     }
 }
 
-/// Whether an event reports the outcome of a connect or of an accept.
+/// Whether an event shows that the peer's answer to a connect or an accept has come: it reports the outcome, or the end
+/// of the connection.
 pub(super) fn is_answer(event: RawEventKind) -> bool {
     (RawEventKind::CONNECT_RESPONSE.0..=RawEventKind::DISCONNECTED.0).contains(&event.0)
 }

@@ -417,8 +417,8 @@ fn a_bind_and_the_send_of_its_key_stay_in_order() {
 }
 
 #[test]
-fn what_lies_behind_a_window_is_touched_by_whole_words() {
-    // One entry of the receive lies behind the window, one outside of it, and one across its beginning. Miri checks
+fn what_a_window_covers_is_touched_by_whole_words() {
+    // The window covers one entry of the receive, does not cover the second, and begins inside the third. Miri checks
     // these accesses for data races.
     let link = Link::automatic();
     let region = link.right.memory(4, LOCAL | BIND);

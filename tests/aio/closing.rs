@@ -1,0 +1,73 @@
+//! A pair closes, although some of its requests come out only with its end.
+
+use super::*;
+use interlock::UnreliableDatagram;
+use interlock::aio::{Closed, Closing};
+use interlock::number::Qkey;
+use interlock::queue::Posting;
+use interlock::transport::Transport;
+use std::sync::mpsc;
+use support::PATIENCE;
+
+/// Awaits the closing on a thread, which a test that hangs leaves behind.
+fn closed<B: Brand + Send + 'static, T: Transport + Send + 'static>(closing: Closing<B, T>) -> Closed<B> {
+    let (done, closed) = mpsc::channel();
+    thread::spawn(move || done.send(block_on(closing)));
+    closed.recv_timeout(PATIENCE).expect("the pair closes")
+}
+
+/// A successful unsignalled send of a datagram pair is flushed by nothing.
+#[test]
+fn a_datagram_pair_closes_after_an_unsignalled_send() {
+    if lacks_need(Need::UnreliableTransports) {
+        return;
+    }
+    let domain = context().checked_domain().unwrap();
+    let port = domain.context().active_port().unwrap();
+    let (queue, poller) = domain.completion_queue(16).unwrap();
+    let pair: QueuePair<_, _, UnreliableDatagram> =
+        domain.datagram(&queue, &Limits::default()).unwrap().into_init(&port).unwrap().open().unwrap();
+    let to = domain.recipient(&port, &pair.endpoint(), Qkey::USUAL).unwrap();
+    let poller = SharedPoller::new(poller);
+    let (mut sender, mut receiver) = poller.split(pair).unwrap();
+    receiver.post_receive(domain.buffer(64).unwrap()).unwrap();
+    let request = WorkRequest::send_to(domain.buffer(8).unwrap(), &to).unsignalled();
+    drop(sender.post(request).map_err(|error| error.into_cause()).unwrap());
+    let closed = closed(sender.close(receiver).unwrap());
+    assert_eq!((closed.receives.len(), closed.strays.len()), (1, 1));
+}
+
+/// The device never got the request. The pair posts no request after it, whose completion would show that.
+#[test]
+fn a_pair_closes_after_an_uncertain_post() {
+    let fabric = Fabric::new();
+    let domain = interlock::Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap();
+    let (queue, poller) = domain.completion_queue(16).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let limits = Limits { posting: Posting::WorkRequestApi, ..Limits::default() };
+    let pair = domain.reliable(&queue, &limits).unwrap().into_init(&port).unwrap();
+    let itself = pair.endpoint();
+    let poller = SharedPoller::new(poller);
+    let (mut sender, receiver) = poller.split(pair.connect(&itself).unwrap()).unwrap();
+    fabric.inject(Fault::VerbFails { verb: Verb::PostSend, after: 0, count: 1, errno: libc::ENOMEM });
+    assert!(matches!(sender.send(domain.buffer(8).unwrap()), Err(PostError::Uncertain { .. })));
+    let closed = closed(sender.close(receiver).unwrap());
+    assert!(!closed.has_drained && closed.not_destroyed.is_none());
+    assert_eq!(closed.into_buffers().len(), 1);
+}
+
+/// An empty request brings an unsignalled send back. If the device refuses that request once, it is posted again.
+#[test]
+fn a_pair_closes_although_its_marker_is_refused_at_first() {
+    let fabric = Fabric::new();
+    let domain = interlock::Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap();
+    let Link { domain, poller, left, mut right, .. } = Link::new(domain, 2);
+    right.post_receive(domain.buffer(8).unwrap()).unwrap();
+    let poller = SharedPoller::new(poller);
+    let (mut sender, receiver) = poller.split(left).unwrap();
+    drop(sender.post(WorkRequest::send(domain.buffer(8).unwrap()).unsignalled()).unwrap());
+    fabric.inject(Fault::VerbFails { verb: Verb::PostSend, after: 0, count: 1, errno: libc::ENOMEM });
+    let closed = closed(sender.close(receiver).unwrap());
+    assert!(closed.has_drained);
+    assert_eq!(closed.into_buffers().len(), 1);
+}
