@@ -6,6 +6,7 @@ use super::sender::{LentSender, Place, Sender};
 use super::sender_mode::Deferred;
 use crate::completion::PollError;
 use crate::domain::Brand;
+use crate::inflight::WorkId;
 use crate::queue::transport::{ReliableConnection, Transport};
 use crate::sync::lock;
 use std::collections::VecDeque;
@@ -42,16 +43,29 @@ struct Inner<B, T> {
     sender: Sender<B, T>,
     /// How many permits there are that have not been used.
     permits: u32,
+    /// One send is set aside for control messages, which wait in no line.
+    aside: Aside,
     /// The line of those who wait for a permit, the longest wait in front: the number and the waker of each.
     waiting: VecDeque<(u64, Option<Waker>)>,
     /// The number that the next one in the line gets.
     next: u64,
 }
 
+/// A send that is set aside.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Aside {
+    No,
+    /// It will be, once there is room that is promised to nobody.
+    Wanted,
+    Free,
+    /// The request that uses it. Once the queue has room for another one instead, the send is free again.
+    UsedBy(WorkId),
+}
+
 impl<B: Brand, T: Transport> Sender<B, T> {
     /// Makes this sender usable by many tasks.
     pub fn into_shared(self) -> SharedSender<B, T> {
-        let inner = Inner { sender: self, permits: 0, waiting: VecDeque::new(), next: 0 };
+        let inner = Inner { sender: self, permits: 0, aside: Aside::No, waiting: VecDeque::new(), next: 0 };
         SharedSender { inner: Arc::new(Mutex::new(inner)) }
     }
 }
@@ -70,7 +84,7 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
         // `deferred` wakes tasks, which must not happen under the lock.
         let mut deferred = Deferred::none();
         let mut inner = lock(&*self.inner);
-        let promised = if inner.waiting.is_empty() { inner.permits } else { u32::MAX };
+        let promised = if inner.waiting.is_empty() { inner.promised() } else { u32::MAX };
         let result = f(&mut inner.sender.lend(promised, &mut deferred));
         drop(inner);
         // Drop `deferred` here, and not at the end of the function. If a waker panics here, `result` is dropped. At the
@@ -96,13 +110,44 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
 
     /// A permit, if there is room and nobody is in the line.
     #[inline(always)]
-    fn take_at_once(&self) -> Option<Permit<'_, B, T>> {
+    pub(super) fn take_at_once(&self) -> Option<Permit<'_, B, T>> {
         let mut inner = lock(&*self.inner);
-        let is_free = inner.waiting.is_empty() && inner.sender.free() > inner.permits;
+        let is_free = inner.waiting.is_empty() && inner.sender.free() > inner.promised();
         is_free.then(|| {
             inner.permits += 1;
             Permit { sender: self }
         })
+    }
+
+    /// Sets one send aside, for [`with_aside`](Self::with_aside). Does nothing if the queue has only one.
+    pub(super) fn set_aside(&self) {
+        let mut inner = lock(&*self.inner);
+        if inner.sender.free() + inner.sender.in_flight() > 1 {
+            inner.aside = Aside::Wanted;
+        }
+    }
+
+    /// Whether the send that was set aside is free. If so, only [`with_aside`](Self::with_aside) changes that.
+    pub(super) fn has_aside(&self) -> bool {
+        let mut inner = lock(&*self.inner);
+        inner.look_aside();
+        inner.aside == Aside::Free
+    }
+
+    /// As [`with`](Self::with), for one post that uses the send that was set aside. Call this only if that send is
+    /// [free](Self::has_aside).
+    pub(super) fn with_aside<R>(&self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {
+        // The order of these declarations, and the drop of `deferred` before the end: as in `with`.
+        let mut deferred = Deferred::none();
+        let mut inner = lock(&*self.inner);
+        let (id, kept) = (inner.sender.next_id(), inner.sender.free().saturating_sub(1));
+        let result = f(&mut inner.sender.lend(kept, &mut deferred));
+        if inner.aside == Aside::Free && inner.sender.next_id() != id {
+            inner.aside = Aside::UsedBy(id);
+        }
+        drop(inner);
+        drop(deferred);
+        result
     }
 
     /// The sender, if this is the only handle. Otherwise the handle.
@@ -118,13 +163,48 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
     }
 }
 
+impl<B, T> SharedSender<B, T> {
+    /// Gives the send that was set aside to all.
+    pub(super) fn end_aside(&self) {
+        let mut inner = lock(&*self.inner);
+        inner.aside = Aside::No;
+        let first = WakeOnDrop(inner.first_waker());
+        drop(inner);
+        drop(first);
+    }
+}
+
 impl<B: Brand, T: Transport> Inner<B, T> {
     /// A permit is used while others are in the line: the first of them is woken, and only the first post goes before
     /// them. Returns for how many requests the posts leave room.
     #[cold]
     fn keep_for_line(&mut self, deferred: &mut Deferred<B>) -> u32 {
         deferred.wake_first(self.first_waker());
-        self.sender.free().saturating_sub(1).max(self.permits)
+        self.sender.free().saturating_sub(1).max(self.promised())
+    }
+
+    /// For how many requests there must be room, besides what is free for all: those of permits, and the one that is
+    /// set aside.
+    #[inline(always)]
+    fn promised(&mut self) -> u32 {
+        if self.aside == Aside::No {
+            return self.permits;
+        }
+        self.look_aside();
+        self.permits + u32::from(self.aside == Aside::Free)
+    }
+
+    /// Sets the send aside if that is possible now, or if the request that used it has left the queue.
+    fn look_aside(&mut self) {
+        let is_free = match self.aside {
+            Aside::No | Aside::Free => return,
+            Aside::Wanted => self.sender.free() > self.permits,
+            // The queue has got the room of this request in the same moment. So what is promised to others stays true.
+            Aside::UsedBy(id) => id.is_before(self.sender.next_id().before(self.sender.in_flight())),
+        };
+        if is_free {
+            self.aside = Aside::Free;
+        }
     }
 }
 
@@ -179,7 +259,7 @@ impl<B: Brand, T: Transport> Room<'_, B, T> {
             inner.next - 1
         });
         let is_first = inner.waiting.front().is_some_and(|&(first, _)| first == number);
-        if is_first && (inner.sender.free() > inner.permits || inner.sender.is_broken()) {
+        if is_first && (inner.sender.free() > inner.promised() || inner.sender.is_broken()) {
             let own = inner.waiting.pop_front().and_then(|(_, waker)| waker);
             inner.permits += 1;
             self.number = None;
@@ -265,7 +345,7 @@ impl<B: Brand, T: Transport> Permit<'_, B, T> {
         // The permit ends and `f` posts without a release of the lock in between, so no other task gets the room of
         // this permit.
         guard.permits -= 1;
-        let kept = if guard.waiting.is_empty() { guard.permits } else { guard.keep_for_line(&mut deferred) };
+        let kept = if guard.waiting.is_empty() { guard.promised() } else { guard.keep_for_line(&mut deferred) };
         let result = f(&mut guard.sender.lend(kept, &mut deferred));
         drop(guard);
         // Drop `deferred` here, and not at the end of the function. If a waker panics here, `result` is dropped. At the

@@ -30,6 +30,10 @@ struct State {
     has_event: bool,
     /// The waker of the driver's task was called.
     has_rung: bool,
+    /// A pair was dropped, and the poller has not read that yet.
+    has_mail: bool,
+    /// The poller has a dropped pair, which a later poll destroys.
+    is_departing: bool,
 }
 
 loom::lazy_static! {
@@ -76,15 +80,21 @@ impl<B> Poller<B> {
         Self { taken: VecDeque::new(), queue: Queue { domain: Domain }, brand: PhantomData }
     }
 
-    /// Like the real poller, takes all completions from the device, and returns one.
+    /// Like the real poller, reads the mail, takes all completions from the device, and returns one.
     pub(super) fn poll(&mut self) -> Result<Option<Completion<B>>, PollError> {
+        DEVICE.change(|device| device.is_departing |= std::mem::take(&mut device.has_mail));
         if self.taken.is_empty() {
             self.taken = DEVICE.change(|device| std::mem::take(&mut device.completed));
         }
         Ok(self.taken.pop_front().map(Completion::of_model))
     }
 
+    /// Like the real poller, polls, takes the events that have come, arms, and polls again.
     pub(super) fn arm(&mut self, _: WakeFor) -> Result<Armed<B>, WaitError> {
+        if let Some(completion) = self.poll()? {
+            return Ok(Armed::Ready(completion));
+        }
+        self.take_events()?;
         DEVICE.change(|device| device.is_armed = true);
         Ok(self.poll()?.map_or(Armed::Empty, Armed::Ready))
     }
@@ -103,7 +113,7 @@ impl<B> Poller<B> {
     }
 
     pub(super) fn has_mail(&self) -> bool {
-        false
+        lock(&DEVICE.state).has_mail
     }
 
     pub(super) fn has_leaked(&self) -> bool {
@@ -124,8 +134,9 @@ impl<B> Poller<B> {
         None
     }
 
+    /// A dropped pair is destroyed by a poll after some time.
     pub(super) fn next_timer(&self) -> Option<Duration> {
-        None
+        lock(&DEVICE.state).is_departing.then_some(Duration::from_millis(20))
     }
 
     pub(in crate::aio) fn queue(&self) -> &Queue {
@@ -226,7 +237,9 @@ mod tests {
         loop {
             match desk.drive(&mut context) {
                 Poll::Ready(Ok(Turn::Over)) => return,
-                Poll::Ready(Ok(Turn::Sleep(_))) => {
+                // The time is over, and the pair is destroyed.
+                Poll::Ready(Ok(Turn::Sleep(Some(_)))) => DEVICE.change(|device| device.is_departing = false),
+                Poll::Ready(Ok(Turn::Sleep(None))) => {
                     let mut device = lock(&DEVICE.state);
                     while !(device.has_event || device.has_rung) {
                         device = DEVICE.changed.wait(device).unwrap_or_else(PoisonError::into_inner);
@@ -281,6 +294,21 @@ mod tests {
     #[test]
     fn no_answer_is_slept_over_if_others_come_first() {
         model(2, [|desk| answer(desk, 0), |desk| answer(desk, 1)], &[1, 0]);
+    }
+
+    /// Drops a pair, and waits until it is destroyed, as a task does that waits for memory of the pair.
+    fn drop_pair() {
+        DEVICE.change(|device| (device.has_mail, device.has_event) = (true, true));
+        let mut device = lock(&DEVICE.state);
+        while device.has_mail || device.is_departing {
+            device = DEVICE.changed.wait(device).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A task looks for its own answer, and reads that a pair was dropped. The driver still learns of it.
+    #[test]
+    fn no_dropped_pair_is_slept_over() {
+        model(2, [|_| drop_pair(), |desk| answer(desk, 0)], &[0]);
     }
 
     /// Nobody polls for an abandoned request any more. Its completion still comes, before the one that the other task

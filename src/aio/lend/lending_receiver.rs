@@ -4,7 +4,7 @@ use super::lending::{Lending, LendingOptions, Mark};
 use super::record::CONTROL_BYTES;
 use super::shared::{Shared, Wakes};
 use super::violation::Violation;
-use crate::aio::{Posted, Receiver, RequestError, SharedPoller, SharedSender};
+use crate::aio::{LentSender, Posted, Receiver, RequestError, SharedPoller, SharedSender};
 use crate::completion::Success;
 use crate::domain::{Brand, ProtectionDomain};
 use crate::inflight::{PostError, WorkId, WorkRequest};
@@ -79,7 +79,8 @@ impl<B: Brand> Lending<B> {
     /// Starts to lend over a connection. The peer must do the same, with the same [`Mark`].
     ///
     /// Control messages take receives of the program, so each receive must have room for [`CONTROL_BYTES`]. The peer
-    /// may send control messages at any time, so there must always be receives posted.
+    /// may send control messages at any time, so there must always be receives posted. While the [`LendingReceiver`]
+    /// lives, one send of the queue is set aside for control messages, unless the queue has only one.
     ///
     /// # Errors
     ///
@@ -92,6 +93,7 @@ impl<B: Brand> Lending<B> {
         options: &LendingOptions,
     ) -> Result<(Self, LendingReceiver<B>), RegisterFailure> {
         let idle = domain.buffers(options.messages.max(1), CONTROL_BYTES)?;
+        sender.set_aside();
         let shared = Arc::new(Shared::new(options.quota, options.most_held, options.margin));
         let lending = Self { shared, sender, poller: poller.clone() };
         let outbound = Outbound { idle, sending: VecDeque::new() };
@@ -207,25 +209,36 @@ impl<B: Brand> Lending<B> {
 }
 
 impl<B: Brand> Outbound<B> {
+    /// Waits for the oldest message in flight. False if its send failed, or if none is in flight: then all buffers were
+    /// lost, in sends that failed or in panics of the program's code. In both cases nothing can be sent any more.
+    async fn await_oldest(&mut self) -> bool {
+        let Some(oldest) = self.sending.front_mut() else { return false };
+        let sent = poll_fn(|context| Pin::new(&mut *oldest).poll(context)).await;
+        self.sending.pop_front();
+        sent.map(|buffer| self.idle.push(buffer)).is_ok()
+    }
+
     /// Sends control messages until the connection fails. Dropping the future loses none.
     async fn send_all(&mut self, lending: &Lending<B>, mark: Mark) {
         loop {
             lending.shared.wait(|core| core.has_outgoing().then_some(())).await;
-            while self.idle.is_empty() {
-                let Some(first) = self.sending.front_mut() else {
-                    // `sending` is empty, too, so all buffers were lost, in sends that failed or in panics of the
-                    // program's code. Nothing can be sent any more.
+            let permit = lending.sender.take_at_once();
+            let has_room = permit.is_some() || lending.sender.has_aside();
+            if self.idle.is_empty() || !has_room && !self.sending.is_empty() {
+                drop(permit);
+                if !self.await_oldest().await {
                     return lending.shared.change(|core| core.lose_peer());
-                };
-                let sent = poll_fn(|context| Pin::new(&mut *first).poll(context)).await;
-                self.sending.pop_front();
-                match sent {
-                    Ok(buffer) => self.idle.push(buffer),
-                    Err(_) => return lending.shared.change(|core| core.lose_peer()),
                 }
+                continue;
             }
-            let Ok(permit) = lending.sender.room().await else {
-                return lending.shared.change(|core| core.lose_peer());
+            // Without room, and with none of these messages in flight: no send is set aside, since the queue has only
+            // one. So wait in the line.
+            let permit = match permit {
+                None if !has_room => match lending.sender.room().await {
+                    Ok(permit) => Some(permit),
+                    Err(_) => return lending.shared.change(|core| core.lose_peer()),
+                },
+                permit => permit,
             };
             let Some(mut buffer) = self.idle.pop() else { continue };
             let Some(message) = lending.shared.with(|core| core.take_outgoing()) else {
@@ -235,7 +248,7 @@ impl<B: Brand> Outbound<B> {
             if buffer.write(&message.to_bytes()).is_err() {
                 return;
             }
-            let posted = permit.with(|sender| {
+            let post = |sender: &mut LentSender<'_, B>| {
                 let request = WorkRequest::send(buffer);
                 let request = match mark {
                     Mark::Immediate(mark) => request.with_immediate(mark),
@@ -245,7 +258,11 @@ impl<B: Brand> Outbound<B> {
                     true => sender.post(request.fenced()).map_err(|error| error.map(WorkRequest::into_inner)),
                     false => sender.post(request).map_err(|error| error.map(WorkRequest::into_inner)),
                 }
-            });
+            };
+            let posted = match permit {
+                Some(permit) => permit.with(post),
+                None => lending.sender.with_aside(post),
+            };
             match posted {
                 Ok(posted) => self.sending.push_back(posted),
                 Err(error) => {
@@ -263,6 +280,7 @@ impl<B: Brand> Outbound<B> {
 
 impl<B> Drop for LendingReceiver<B> {
     fn drop(&mut self) {
+        self.lending.sender.end_aside();
         self.lending.shared.change(|core| core.lose_peer());
     }
 }
