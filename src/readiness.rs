@@ -8,7 +8,11 @@ use crate::os;
 use crate::verb_error::VerbError;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+#[cfg(feature = "tokio")]
+use std::task::{Context, Poll};
 use std::time::Duration;
+#[cfg(feature = "tokio")]
+use tokio::io::unix::AsyncFd;
 
 /// A descriptor for an event loop. It becomes readable when something may have come, after the call that its source
 /// requires: for a poller, `arm` until that returns `Empty`.
@@ -20,8 +24,9 @@ use std::time::Duration;
 ///
 /// # tokio
 ///
-/// With the feature `tokio`, the method `watch` makes it into an `AsyncFd`. (`AsyncFd::register` itself is an `unsafe
-/// fn`, which asks that the descriptor stays open and stays the same.)
+/// With the feature `tokio`, `watch` lets tokio watch the descriptor, without `unsafe` in the program. (The program's
+/// own way would be `AsyncFd::register`. That is an `unsafe fn`: the caller promises that the descriptor stays open and
+/// stays the same.)
 ///
 /// It comes from [`Poller::readiness`](crate::Poller::readiness),
 /// [`CompletionChannel::readiness`](crate::completion::CompletionChannel::readiness) and
@@ -77,12 +82,47 @@ impl Readiness {
     ///     while let Some(event) = events.poll()? {
     ///         println!("{event:?}");
     ///     }
-    ///     readiness.readable().await?.clear_ready();
+    ///     readiness.readable().await?;
     /// }
     /// # }
     /// ```
-    pub fn watch(self) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    pub fn watch(self) -> io::Result<WatchedReadiness> {
+        self.into_async_fd().map(WatchedReadiness)
+    }
+
+    pub(crate) fn into_async_fd(self) -> io::Result<AsyncFd<OwnedFd>> {
         os::watch(self.epoll)
+    }
+}
+
+/// A [`Readiness`] that tokio watches: see [`watch`](Readiness::watch).
+///
+/// The `AsyncFd` stays private. Safe methods of an `AsyncFd` exchange its descriptor, which would break the promise to
+/// tokio that the descriptor stays the same.
+#[cfg(feature = "tokio")]
+#[derive(Debug)]
+pub struct WatchedReadiness(AsyncFd<OwnedFd>);
+
+#[cfg(feature = "tokio")]
+impl WatchedReadiness {
+    /// Waits until the descriptor is readable. Take all that there is before the next call: it waits for a new event.
+    /// Dropping the future loses nothing.
+    ///
+    /// # Errors
+    ///
+    /// The runtime is being shut down.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.0.readable().await?.clear_ready();
+        Ok(())
+    }
+
+    /// As [`readable`](Self::readable), for a future written by hand. Only the task of the last call is woken.
+    ///
+    /// # Errors
+    ///
+    /// As [`readable`](Self::readable).
+    pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_read_ready(context).map_ok(|mut ready| ready.clear_ready())
     }
 }
 

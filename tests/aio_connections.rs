@@ -915,7 +915,7 @@ fn the_receives_come_out_although_the_pair_was_not_moved_at_first() {
     });
 }
 
-/// A lack of memory for a moment, while a task without a driver looks for the end of its connection.
+/// The channel has no driver, and fails once for lack of memory while a task looks for the end of its connection.
 #[test]
 fn a_channel_that_fails_once_ends_no_connection() {
     let (fabric, domain) = support::own_device!(Fabric::new());

@@ -837,7 +837,7 @@ fn a_control_message_finds_room_although_others_always_wait_for_it() {
     let found = driver.block_on(poll_fn(|context| {
         talks.iter_mut().for_each(|talk| assert!(talk.as_mut().poll(context).is_pending()));
         for messages in [&mut left.1, &mut right.1] {
-            // As a task does that gets a message and looks for the next one later.
+            // Polls once and drops the future, like a task that looks for its next message only later.
             let message = pin!(messages.next()).poll(context);
             if let Poll::Ready(message) = message {
                 let buffer = message.unwrap().unwrap().into_buffer().unwrap();
@@ -852,7 +852,7 @@ fn a_control_message_finds_room_although_others_always_wait_for_it() {
     drop(found.unwrap());
 }
 
-/// The send that is set aside is neither promised to others nor taken from what was promised.
+/// The send that is set aside is not given out as a permit. When a control message uses it, all permits still hold.
 #[test]
 fn permits_stay_good_while_a_control_message_is_in_flight() {
     let (fabric, domain) = support::own_device!(interlock::soft::Fabric::manual());

@@ -265,7 +265,7 @@ fn tokio_waits_for_the_events_of_a_device() {
                 if is_down { fabric.inject(Fault::PortDown { device: "dev0".into() }) } else { fabric.heal() }
             };
             let (ready, ()) = tokio::join!(timeout(PATIENCE, readiness.readable()), happens);
-            ready.unwrap().unwrap().clear_ready();
+            ready.unwrap().unwrap();
             assert_eq!(events.poll().unwrap(), Some(AsyncEvent::OfPort(port, event)));
         }
     });

@@ -1063,8 +1063,8 @@ fn a_peer_that_is_gone_is_no_removed_device() {
     drop(connecting);
 }
 
-/// rdma_disconnect is made before the device refuses to move the pair, so the number comes free while the program still
-/// has the connection, and a look for its end takes the event.
+/// `disconnect` calls rdma_disconnect first. Then the device refuses to move the pair, so the program keeps the
+/// connection. Meanwhile the number comes free, and `poll_end` takes the event that says so.
 #[test]
 fn a_number_that_came_free_before_the_pair_was_moved_stays_free() {
     let mut world = World::on(Fabric::new());
@@ -1076,7 +1076,7 @@ fn a_number_that_came_free_before_the_pair_was_moved_stays_free() {
     let mut of_server = of_server.disconnect().unwrap();
     assert!(of_server.wait_for_number(PATIENCE).unwrap());
     assert!(of_client.wait_end(PATIENCE).unwrap().is_some());
-    std::thread::sleep(Duration::from_millis(1500)); // the rest of the client's number, which is shorter
+    std::thread::sleep(Duration::from_millis(1500)); // until the client's number is free, too
     assert!(of_client.poll_end().unwrap().is_some());
     let mut of_client = of_client.disconnect().unwrap();
     assert!(of_client.wait_for_number(SHORT).unwrap());

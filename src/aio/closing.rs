@@ -29,9 +29,10 @@ use std::time::Duration;
 /// requests, and return this future. Dropping the future destroys the pair at once. Dropping or forgetting it is sound:
 /// the memory of a request is freed only when the device is done with it.
 ///
-/// The future has no deadline unless the program sets one: see [`within`](Self::within) and [`now`](Self::now). It does
-/// not wait for a request that only the end of the pair brings back: an unsignalled send of a datagram pair that no
-/// later request has followed, or a request whose post was [uncertain](crate::PostError::Uncertain).
+/// The future has no deadline unless the program sets one: see [`within`](Self::within) and [`now`](Self::now). Some
+/// requests come out only with the end of the pair: an unsignalled send of a datagram pair that no later request has
+/// followed, and a request whose post was [uncertain](crate::PostError::Uncertain). If the pair may have one of these,
+/// and nothing has come out for about 0.2 s, the future stops waiting and destroys the pair.
 ///
 /// # Examples
 ///
@@ -254,9 +255,6 @@ impl<B: Brand, T: Transport> Ending<B, T> {
                 Err(_) => return Poll::Ready(false),
             }
         }
-        if self.kicks.are_hopeless(pair) {
-            return Poll::Ready(false);
-        }
         let slot = self.sends.slot();
         let sends = self.sends.desk().poll_for(
             context,
@@ -266,9 +264,6 @@ impl<B: Brand, T: Transport> Ending<B, T> {
                 parked.unwrap_or(Parked::Yes)
             },
         );
-        if ready!(sends).is_err() {
-            return Poll::Ready(false);
-        }
         let slot = self.receives.slot();
         let receives = self.receives.desk().poll_for(
             context,
@@ -278,7 +273,13 @@ impl<B: Brand, T: Transport> Ending<B, T> {
                 parked.unwrap_or(Parked::Yes)
             },
         );
-        receives.map(|result| result.is_ok())
+        match (sends, receives) {
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(true),
+            (Poll::Ready(Err(_)), _) | (_, Poll::Ready(Err(_))) => Poll::Ready(false),
+            // Both queues were polled above, so what the device has flushed has come out.
+            _ if self.kicks.are_hopeless(pair) => Poll::Ready(false),
+            _ => Poll::Pending,
+        }
     }
 
     /// Destroys the pair.

@@ -297,7 +297,8 @@ impl<S: Send + 'static> Drop for Held<S> {
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             // tokio panics if the system has no thread left. Then the closure is dropped, and the step with it, on this
-            // thread. A drop must not panic, so the panic ends here. (Its value is forgotten: dropping it can panic.)
+            // thread. A drop must not panic, so the panic ends here. (The value of the panic is forgotten: dropping it
+            // can panic, too.)
             let spawned = catch_unwind(AssertUnwindSafe(|| drop(runtime.spawn_blocking(move || drop(step)))));
             std::mem::forget(spawned);
             return;
@@ -380,12 +381,12 @@ impl Request {
         self.inner.device()
     }
 
-    /// The port of that device, from 1.
+    /// The port of the device that received the request. The first port is 1.
     pub fn port(&self) -> u8 {
         self.inner.port()
     }
 
-    /// The address of this side that the peer asked for.
+    /// The address of this host that the peer sent its request to.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.inner.local_address()
     }
@@ -471,14 +472,17 @@ impl CmBond {
         }
         loop {
             let found = self.link.poll_end();
-            self.failures = if found.is_err() { self.failures + 1 } else { 0 };
+            self.failures = if found.is_err() { self.failures.saturating_add(1) } else { 0 };
             match found {
                 Ok(Some(cause)) => return Poll::Ready(of_cause(cause)),
                 Ok(None) if self.channel.sleep(self.link.events(), context) => return Poll::Pending,
                 Ok(None) => {}
-                Err(error) if self.failures == FAILURES => return Poll::Ready(End::Channel(error)),
-                // The failure may be one of the moment, such as a lack of memory. It ends no connection.
-                Err(_) => {}
+                Err(error) if self.failures >= FAILURES => return Poll::Ready(End::Channel(error)),
+                // The failure may be temporary, such as a lack of memory. So let other tasks run, and try again.
+                Err(_) => {
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
             }
         }
     }

@@ -50,8 +50,9 @@ pub(super) struct Desk<B> {
 }
 
 /// Reports that a pair is broken: a request of it has failed, or the pair was moved to Error. The drop of this value
-/// wakes each task that waits at this desk for room in the pair or for the end of the pair. That includes tasks of the
-/// pair's other desk. The drop takes the lock of the desk, so the caller must hold no lock.
+/// wakes the tasks that wait at this desk for room in the pair or for its end. (If sends and receives complete on
+/// different queues, the pair has two desks. A task at one leaves a waker at the other, so it is woken too.) The drop
+/// takes the lock of the desk, so the caller must hold no lock.
 pub(super) struct Broken<B> {
     desk: Arc<Desk<B>>,
     pair: Qpn,

@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until};
 ///
 /// Outside of a runtime, or if the runtime has no I/O driver or no timer (`enable_all`).
 pub fn spawn<B: Brand + 'static>(driver: Driver<B>) -> Result<JoinHandle<Result<(), WaitError>>, WaitError> {
-    let readiness = driver.readiness()?.watch()?;
+    let readiness = driver.readiness()?.into_async_fd()?;
     Ok(tokio::spawn(run(driver, readiness)))
 }
 
@@ -39,7 +39,7 @@ pub fn spawn<B: Brand + 'static>(driver: Driver<B>) -> Result<JoinHandle<Result<
 /// As [`spawn`].
 #[cfg(feature = "cm")]
 pub fn spawn_channel(driver: super::cm::ChannelDriver) -> Result<JoinHandle<Result<(), WaitError>>, WaitError> {
-    let readiness = driver.readiness()?.watch()?;
+    let readiness = driver.readiness()?.into_async_fd()?;
     Ok(tokio::spawn(run(driver, readiness)))
 }
 

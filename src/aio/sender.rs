@@ -135,6 +135,11 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         self.lane().poller()
     }
 
+    /// How many sends the queue takes.
+    pub(super) fn depth(&self) -> u32 {
+        self.half().depth()
+    }
+
     /// The id of the next request.
     pub(super) fn next_id(&self) -> WorkId {
         self.half().next_id()
@@ -228,8 +233,8 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
         Ok(())
     }
 
-    /// Wakes all whom the end of the pair concerns. No completion does that, if no request is in flight. Also abandons
-    /// the requests of `posted`.
+    /// Wakes all tasks that wait for room or for the end of the pair: if no request is in flight, no completion wakes
+    /// them. Also abandons the requests of `posted`, if any.
     #[cold]
     #[inline(never)]
     fn end_of_pair(&mut self, posted: Option<PostedAll<B>>) {
@@ -271,7 +276,8 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
             Ok(id) => Ok(Posted::new(lane.desk(), id)),
             Err(error) => {
                 if let PostError::Uncertain { id, .. } = error {
-                    // Nobody gets a future for the request, so it is abandoned: its memory becomes a stray.
+                    // The pair is broken now, and perhaps no completion says so to the tasks that wait. Nobody gets a
+                    // future for the request, so it is abandoned: its memory becomes a stray.
                     let posted = PostedAll::new(lane.desk(), id, next);
                     self.end_of_pair(Some(posted));
                 }

@@ -6,7 +6,6 @@ use super::sender::{LentSender, Place, Sender};
 use super::sender_mode::Deferred;
 use crate::completion::PollError;
 use crate::domain::Brand;
-use crate::inflight::WorkId;
 use crate::queue::transport::{ReliableConnection, Transport};
 use crate::sync::lock;
 use std::collections::VecDeque;
@@ -43,29 +42,22 @@ struct Inner<B, T> {
     sender: Sender<B, T>,
     /// How many permits there are that have not been used.
     permits: u32,
-    /// One send is set aside for control messages, which wait in no line.
-    aside: Aside,
+    /// How many sends are to be set aside for control messages of lending: see
+    /// [`room_ahead`](SharedSender::room_ahead).
+    to_set_aside: u32,
+    /// How many of these are set aside now. There is always room for them and for the permits.
+    set_aside: u32,
     /// The line of those who wait for a permit, the longest wait in front: the number and the waker of each.
     waiting: VecDeque<(u64, Option<Waker>)>,
     /// The number that the next one in the line gets.
     next: u64,
 }
 
-/// A send that is set aside.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Aside {
-    No,
-    /// It will be, once there is room that is promised to nobody.
-    Wanted,
-    Free,
-    /// The request that uses it. Once the queue has room for another one instead, the send is free again.
-    UsedBy(WorkId),
-}
-
 impl<B: Brand, T: Transport> Sender<B, T> {
     /// Makes this sender usable by many tasks.
     pub fn into_shared(self) -> SharedSender<B, T> {
-        let inner = Inner { sender: self, permits: 0, aside: Aside::No, waiting: VecDeque::new(), next: 0 };
+        let inner =
+            Inner { sender: self, permits: 0, to_set_aside: 0, set_aside: 0, waiting: VecDeque::new(), next: 0 };
         SharedSender { inner: Arc::new(Mutex::new(inner)) }
     }
 }
@@ -74,8 +66,9 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
     /// Lends the sender to `f`, under a lock. A task that calls this meanwhile on another thread blocks that thread, so
     /// `f` should only post, and return the futures.
     ///
-    /// `f` must not use this `SharedSender`, or it deadlocks. So `f` should not drop futures, and not call `with` of
-    /// another `SharedSender`: both may wake tasks under the lock, and a waker may poll a task that uses this one.
+    /// `f` must not use this `SharedSender`, or it deadlocks. So `f` should not drop futures or a
+    /// [`LendingReceiver`](super::lend::LendingReceiver), and not call `with` of another `SharedSender`: all these may
+    /// wake tasks under the lock, and a waker may poll a task that uses this one.
     ///
     /// The posts of `f` cannot use room that [`room`](Self::room) has promised to others. While a task waits in `room`,
     /// every post of `f` fails with [`PostError::QueueFull`](crate::PostError::QueueFull), even if the queue has room.
@@ -104,13 +97,13 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
     pub async fn room(&self) -> Result<Permit<'_, B, T>, PollError> {
         match self.take_at_once() {
             Some(permit) => Ok(permit),
-            None => Room { sender: self, number: None, place: None }.await,
+            None => Room { sender: self, number: None, place: None, is_ahead: false }.await,
         }
     }
 
     /// A permit, if there is room and nobody is in the line.
     #[inline(always)]
-    pub(super) fn take_at_once(&self) -> Option<Permit<'_, B, T>> {
+    fn take_at_once(&self) -> Option<Permit<'_, B, T>> {
         let mut inner = lock(&*self.inner);
         let is_free = inner.waiting.is_empty() && inner.sender.free() > inner.promised();
         is_free.then(|| {
@@ -119,35 +112,19 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
         })
     }
 
-    /// Sets one send aside, for [`with_aside`](Self::with_aside). Does nothing if the queue has only one.
+    /// As [`room`](Self::room), but before all others in the line, and with a send that is [set aside](Self::set_aside)
+    /// if there is one.
+    pub(super) async fn room_ahead(&self) -> Result<Permit<'_, B, T>, PollError> {
+        Room { sender: self, number: None, place: None, is_ahead: true }.await
+    }
+
+    /// Sets one more send aside for [`room_ahead`](Self::room_ahead), as soon as there is room that is promised to
+    /// nobody. Does nothing if the queue has only one send.
     pub(super) fn set_aside(&self) {
         let mut inner = lock(&*self.inner);
-        if inner.sender.free() + inner.sender.in_flight() > 1 {
-            inner.aside = Aside::Wanted;
+        if inner.sender.depth() > 1 {
+            inner.to_set_aside += 1;
         }
-    }
-
-    /// Whether the send that was set aside is free. If so, only [`with_aside`](Self::with_aside) changes that.
-    pub(super) fn has_aside(&self) -> bool {
-        let mut inner = lock(&*self.inner);
-        inner.look_aside();
-        inner.aside == Aside::Free
-    }
-
-    /// As [`with`](Self::with), for one post that uses the send that was set aside. Call this only if that send is
-    /// [free](Self::has_aside).
-    pub(super) fn with_aside<R>(&self, f: impl FnOnce(&mut LentSender<'_, B, T>) -> R) -> R {
-        // The order of these declarations, and the drop of `deferred` before the end: as in `with`.
-        let mut deferred = Deferred::none();
-        let mut inner = lock(&*self.inner);
-        let (id, kept) = (inner.sender.next_id(), inner.sender.free().saturating_sub(1));
-        let result = f(&mut inner.sender.lend(kept, &mut deferred));
-        if inner.aside == Aside::Free && inner.sender.next_id() != id {
-            inner.aside = Aside::UsedBy(id);
-        }
-        drop(inner);
-        drop(deferred);
-        result
     }
 
     /// The sender, if this is the only handle. Otherwise the handle.
@@ -164,10 +141,12 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
 }
 
 impl<B, T> SharedSender<B, T> {
-    /// Gives the send that was set aside to all.
-    pub(super) fn end_aside(&self) {
+    /// Ends one [`set_aside`](Self::set_aside): all may use that send. Wakes the first in the line, for whom there may
+    /// be room now.
+    pub(super) fn end_set_aside(&self) {
         let mut inner = lock(&*self.inner);
-        inner.aside = Aside::No;
+        inner.to_set_aside = inner.to_set_aside.saturating_sub(1);
+        inner.set_aside = inner.set_aside.min(inner.to_set_aside);
         let first = WakeOnDrop(inner.first_waker());
         drop(inner);
         drop(first);
@@ -178,33 +157,39 @@ impl<B: Brand, T: Transport> Inner<B, T> {
     /// A permit is used while others are in the line: the first of them is woken, and only the first post goes before
     /// them. Returns for how many requests the posts leave room.
     #[cold]
-    fn keep_for_line(&mut self, deferred: &mut Deferred<B>) -> u32 {
+    fn keep_for_line(&mut self, promised: u32, deferred: &mut Deferred<B>) -> u32 {
         deferred.wake_first(self.first_waker());
-        self.sender.free().saturating_sub(1).max(self.promised())
+        self.sender.free().saturating_sub(1).max(promised)
     }
 
-    /// For how many requests there must be room, besides what is free for all: those of permits, and the one that is
-    /// set aside.
+    /// How much of the free room is promised: room for one request for each permit, and for each send that is set
+    /// aside. Sets sends aside first, if some are missing and there is room.
     #[inline(always)]
     fn promised(&mut self) -> u32 {
-        if self.aside == Aside::No {
-            return self.permits;
+        if self.set_aside < self.to_set_aside {
+            self.set_more_aside();
         }
-        self.look_aside();
-        self.permits + u32::from(self.aside == Aside::Free)
+        self.permits + self.set_aside
     }
 
-    /// Sets the send aside if that is possible now, or if the request that used it has left the queue.
-    fn look_aside(&mut self) {
-        let is_free = match self.aside {
-            Aside::No | Aside::Free => return,
-            Aside::Wanted => self.sender.free() > self.permits,
-            // The queue has got the room of this request in the same moment. So what is promised to others stays true.
-            Aside::UsedBy(id) => id.is_before(self.sender.next_id().before(self.sender.in_flight())),
-        };
-        if is_free {
-            self.aside = Aside::Free;
+    #[cold]
+    #[inline(never)]
+    fn set_more_aside(&mut self) {
+        let room = self.sender.free().saturating_sub(self.permits);
+        self.set_aside = room.min(self.to_set_aside);
+    }
+
+    /// Promises room for one request to somebody, if there is room or the pair is broken. Returns whether it did.
+    /// `is_ahead`: this may be a send that is set aside.
+    fn promise(&mut self, is_ahead: bool) -> bool {
+        let promised = self.promised();
+        let takes_aside = is_ahead && self.set_aside > 0;
+        let is_promised = takes_aside || self.sender.free() > promised || self.sender.is_broken();
+        if is_promised {
+            self.set_aside -= u32::from(takes_aside);
+            self.permits += 1;
         }
+        is_promised
     }
 }
 
@@ -222,6 +207,8 @@ struct Room<'s, B, T> {
     number: Option<u64>,
     /// Where this waits, if it was the first in the line.
     place: Option<Place<B>>,
+    /// This goes to the front of the line.
+    is_ahead: bool,
 }
 
 /// A waker that was replaced, to be dropped without the lock.
@@ -253,15 +240,18 @@ impl<B: Brand, T: Transport> Room<'_, B, T> {
     fn look(&mut self, waker: Waker) -> Look {
         let mut guard = lock(&*self.sender.inner);
         let inner = &mut *guard;
+        let is_ahead = self.is_ahead;
         let number = *self.number.get_or_insert_with(|| {
-            inner.waiting.push_back((inner.next, None));
+            match is_ahead {
+                true => inner.waiting.push_front((inner.next, None)),
+                false => inner.waiting.push_back((inner.next, None)),
+            }
             inner.next += 1;
             inner.next - 1
         });
         let is_first = inner.waiting.front().is_some_and(|&(first, _)| first == number);
-        if is_first && (inner.sender.free() > inner.promised() || inner.sender.is_broken()) {
+        if is_first && inner.promise(is_ahead) {
             let own = inner.waiting.pop_front().and_then(|(_, waker)| waker);
-            inner.permits += 1;
             self.number = None;
             let [for_room, watch] = self.stop_waiting();
             return Look::Permit(WakeOnDrop(inner.first_waker()), [own, for_room, watch]);
@@ -344,8 +334,10 @@ impl<B: Brand, T: Transport> Permit<'_, B, T> {
         mem::forget(self);
         // The permit ends and `f` posts without a release of the lock in between, so no other task gets the room of
         // this permit.
+        // What is promised to others is counted while this permit still counts. Otherwise its room could be set aside.
+        let promised = guard.promised() - 1;
         guard.permits -= 1;
-        let kept = if guard.waiting.is_empty() { guard.promised() } else { guard.keep_for_line(&mut deferred) };
+        let kept = if guard.waiting.is_empty() { promised } else { guard.keep_for_line(promised, &mut deferred) };
         let result = f(&mut guard.sender.lend(kept, &mut deferred));
         drop(guard);
         // Drop `deferred` here, and not at the end of the function. If a waker panics here, `result` is dropped. At the

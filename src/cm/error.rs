@@ -170,7 +170,7 @@ pub enum Cause {
         status: i32,
     },
     /// rdma_cm reported that the connection was not made, or that the group was not joined.
-    #[error("rdma_cm reported a failure: {0}; try again, with a new identifier and a new pair")]
+    #[error("rdma_cm reported a failure: {0}; connect with a new identifier and a new pair, or join the group again")]
     Failed(#[source] VerbError),
     /// The peer's program ended or gave up before the connection was established.
     #[error("the peer ended or gave up before the connection was established (see docs/failures.md#peer-gone)")]

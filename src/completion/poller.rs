@@ -190,10 +190,11 @@ impl<B> Poller<B> {
         self.parts.state.holds_completions()
     }
 
-    /// Whether a pair of the completion queue was leaked: its requests never come out.
+    /// Whether requests of pairs that were dropped may never come out: a pair was leaked, or a departing pair has a
+    /// request that the device perhaps never got.
     #[cfg(feature = "aio")]
-    pub(crate) fn has_leaked(&self) -> bool {
-        self.parts.state.has_leaked()
+    pub(crate) fn may_keep_requests(&self) -> bool {
+        self.parts.state.may_keep_requests()
     }
 
     /// Keeps what the poller has no more use for, until [`take_leftover`](Self::take_leftover).
@@ -299,10 +300,10 @@ impl PollState {
         }
     }
 
-    /// Whether a pair was leaked: its requests never come out.
+    /// As [`Poller::may_keep_requests`].
     #[cfg(feature = "aio")]
-    pub(super) fn has_leaked(&self) -> bool {
-        self.has_leaked
+    pub(super) fn may_keep_requests(&self) -> bool {
+        self.has_leaked || self.departing.iter().any(|departing| departing.pair.may_keep_requests())
     }
 
     /// From now on, keeps each [`Leftover`] until somebody takes it, since its drop may run code of the program.

@@ -24,3 +24,5 @@
 pub use crate::device::events::{AsyncEvent, AsyncEvents, PortEvent, QueuePairEvent, SharedReceiveQueueEvent};
 pub use crate::device::objects::{CompletionQueueId, SharedReceiveQueueId};
 pub use crate::readiness::Readiness;
+#[cfg(feature = "tokio")]
+pub use crate::readiness::WatchedReadiness;

@@ -363,7 +363,7 @@ impl<'q> PolledQueue<'q> {
         unsafe { function(self.cq.as_ptr()) }
     }
 
-    /// The current completion: whose request it is of, and whether that succeeded.
+    /// The id of the request whose completion is the current one, and the status of that completion.
     #[inline(always)]
     fn current(self) -> (WorkId, ibv_wc_status) {
         // Make no reference to the whole struct: another thread that acknowledges events writes other fields of it.

@@ -105,8 +105,8 @@ impl Element {
 }
 
 impl Descriptor {
-    /// Whether the bytes belong to a part of a pool. That part goes home once it is dropped, and all that was cut or
-    /// sliced from it, too.
+    /// Whether the bytes belong to a part of a pool. That part goes home after it and all pieces that were cut or
+    /// sliced from it are dropped.
     pub(crate) fn has_home(&self) -> bool {
         match &self.home {
             Home::Nowhere => false,

@@ -180,7 +180,7 @@ impl<B, T> AnyQueuePair<B, T> {
         }
     }
 
-    /// The number of the pair, to find it for a completion or an event; `None` for `Vacant`.
+    /// The number of the pair, which completions and events name; `None` for `Vacant`.
     #[doc(alias = "qp_num")]
     pub fn number(&self) -> Option<Qpn> {
         self.core().map(PairCore::qpn)

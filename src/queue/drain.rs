@@ -29,8 +29,8 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
     /// A successful unsignalled send is not flushed: it comes out together with a later request. If no later request is
     /// left, this posts an empty one, whose flush brings the sends back; `sink` does not see the empty request. After a
     /// timeout, the empty request may come out of the poller or go to another `sink`: it has no memory, and an id that
-    /// no post has returned. On datagram pairs, where a request needs a recipient, nothing is posted: reset and destroy
-    /// bring such sends back.
+    /// no post has returned. On datagram pairs (a request needs a recipient) and after an uncertain post, nothing is
+    /// posted: only reset and destroy bring such requests back.
     ///
     /// # Errors
     ///
@@ -117,7 +117,8 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
 /// The time between two [kicks](Kicks::kick).
 pub(crate) const BETWEEN_KICKS: Duration = Duration::from_millis(20);
 
-/// After so many kicks in a row that found the same requests in flight, those that no flush brings out are given up.
+/// After so many kicks in a row without progress, the requests that are left are given up, if some of them may be ones
+/// that no flush brings out.
 const HOPELESS: u32 = 10;
 
 /// The kicks of one drain. A kick moves the pair to Error once more, since some devices flush only on such a call.
@@ -126,9 +127,9 @@ pub(crate) struct Kicks {
     count: u32,
     /// The empty request whose flush brings unsignalled sends back, once it is posted.
     marker: Option<WorkId>,
-    /// The sends and receives that were in flight at the last kick.
+    /// How many sends and receives were in flight at the last kick.
     in_flight: (u32, u32),
-    /// How many kicks in a row have found just these in flight.
+    /// How many kicks in a row have found these same numbers.
     without_progress: u32,
 }
 
@@ -158,8 +159,8 @@ impl Kicks {
         self.marker
     }
 
-    /// Whether the rest of the pair's requests comes out only when the pair is destroyed or reset: no flush and no
-    /// marker brings it out.
+    /// Whether to give up: some requests may come out only when the pair is destroyed or reset, and many kicks in a row
+    /// have brought nothing out.
     pub(crate) fn are_hopeless<B: Brand, S: State, T: Transport>(&self, pair: &QueuePair<B, S, T>) -> bool {
         self.without_progress >= HOPELESS && pair.may_keep_requests()
     }
@@ -171,8 +172,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         self.inner.core.domain.context.promises().sends_may_be_unsignalled()
     }
 
-    /// Whether a marker brings such sends back. A datagram pair takes none, because each of its requests needs a
-    /// recipient. Nor does a pair with an uncertain request: the marker's completion would report it as a success.
+    /// Whether a marker may be posted, to bring unsignalled sends back. Not on a datagram pair, because each of its
+    /// requests needs a recipient. Not after an uncertain post: the marker's completion would report that request as a
+    /// success.
     fn takes_marker(&self) -> bool {
         self.may_keep_sends() && code::<T>() != ibv_qp_type::IBV_QPT_UD && !self.inner.core.is_poisoned()
     }

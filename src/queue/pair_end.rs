@@ -53,6 +53,10 @@ impl Departing for DepartingPair {
         self.raw.may_receive()
     }
 
+    fn may_keep_requests(&self) -> bool {
+        self.status.is_poisoned()
+    }
+
     fn flush_again(&self) {
         self.flush();
     }

@@ -189,7 +189,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// As [`post_send`](Self::post_send). `result` must be 8 bytes at a multiple of 8.
+    /// As [`post_send`](Self::post_send). `result` must be 8 bytes long, at a multiple of 8.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[inline]
     pub fn post_compare_and_swap<A: PeerMayAtomic>(
@@ -210,7 +210,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     ///
     /// # Errors
     ///
-    /// As [`post_send`](Self::post_send). `result` must be 8 bytes at a multiple of 8.
+    /// As [`post_send`](Self::post_send). `result` must be 8 bytes long, at a multiple of 8.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     #[inline]
     pub fn post_fetch_and_add<A: PeerMayAtomic>(

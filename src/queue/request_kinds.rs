@@ -279,7 +279,7 @@ impl<B> WorkRequest<Buffer<B>, Read> {
 
 impl<B> WorkRequest<Buffer<B>, Atomic> {
     /// Replaces the word at the start of `target` by `swap` if it equals `compare`. The old value goes to `result`,
-    /// which must be 8 bytes at a multiple of 8. All these words are in the byte order of this machine.
+    /// which must be 8 bytes at a multiple of 8. All these numbers are in the byte order of this machine.
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
     #[inline(always)]
     pub fn compare_and_swap<A: PeerMayAtomic>(
@@ -292,7 +292,7 @@ impl<B> WorkRequest<Buffer<B>, Atomic> {
     }
 
     /// Adds `addend` to the word at the start of `target`, wrapping. The old value goes to `result`, which must be 8
-    /// bytes at a multiple of 8. All these words are in the byte order of this machine.
+    /// bytes at a multiple of 8. All these numbers are in the byte order of this machine.
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
     #[inline(always)]
     pub fn fetch_and_add<A: PeerMayAtomic>(

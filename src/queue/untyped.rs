@@ -193,6 +193,8 @@ impl PairCore {
     /// The first packet sequence number after a reset. It lies ahead of the number that the device would send next.
     /// Some devices report 0 for that number in Error. Then the new number lies ahead of the first number that this
     /// pair sent since its last reset.
+    ///
+    /// If the device does not tell its number, this fails: a wrong guess could make old packets valid.
     fn psn_after_reset(&self) -> Result<Psn, VerbError> {
         let next = self.query(Mask::IBV_QP_SQ_PSN)?.sq_psn;
         Ok(if next == 0 { self.local.psn } else { Psn::clamped(next) }.after_reset())

@@ -9,7 +9,7 @@ use interlock::transport::Transport;
 use std::sync::mpsc;
 use support::PATIENCE;
 
-/// Awaits the closing on a thread, which a test that hangs leaves behind.
+/// Awaits the closing on a thread of its own. If it hangs, the test fails, and the thread stays behind.
 fn closed<B: Brand + Send + 'static, T: Transport + Send + 'static>(closing: Closing<B, T>) -> Closed<B> {
     let (done, closed) = mpsc::channel();
     thread::spawn(move || done.send(block_on(closing)));
@@ -37,7 +37,8 @@ fn a_datagram_pair_closes_after_an_unsignalled_send() {
     assert_eq!((closed.receives.len(), closed.strays.len()), (1, 1));
 }
 
-/// The device never got the request. The pair posts no request after it, whose completion would show that.
+/// The device never got the request, so no completion brings it out. The pair posts no marker either: the completion of
+/// the marker would report this request as a success.
 #[test]
 fn a_pair_closes_after_an_uncertain_post() {
     let fabric = Fabric::new();

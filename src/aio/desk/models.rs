@@ -116,7 +116,7 @@ impl<B> Poller<B> {
         lock(&DEVICE.state).has_mail
     }
 
-    pub(super) fn has_leaked(&self) -> bool {
+    pub(super) fn may_keep_requests(&self) -> bool {
         false
     }
 
@@ -134,7 +134,7 @@ impl<B> Poller<B> {
         None
     }
 
-    /// A dropped pair is destroyed by a poll after some time.
+    /// A poll destroys a dropped pair only after some time, so there is a timer until then.
     pub(super) fn next_timer(&self) -> Option<Duration> {
         lock(&DEVICE.state).is_departing.then_some(Duration::from_millis(20))
     }
@@ -237,7 +237,7 @@ mod tests {
         loop {
             match desk.drive(&mut context) {
                 Poll::Ready(Ok(Turn::Over)) => return,
-                // The time is over, and the pair is destroyed.
+                // The model's timer has run out, and the pair is destroyed.
                 Poll::Ready(Ok(Turn::Sleep(Some(_)))) => DEVICE.change(|device| device.is_departing = false),
                 Poll::Ready(Ok(Turn::Sleep(None))) => {
                     let mut device = lock(&DEVICE.state);

@@ -160,8 +160,8 @@ impl<B> State<B> {
             }
             match self.arm(after) {
                 Ok(true) => {}
-                // `arm` has perhaps taken the event that was to wake the driver, and has read the mail that the event
-                // was for. This task may be ready now, so let the driver do what is left, such as waiting for a timer.
+                // Perhaps `arm` took the event that should have woken the driver, and read the mail that raised it.
+                // This task may return now without looking at `next_timer` below. So wake the driver: it looks.
                 Ok(false) => {
                     if let Some(driver) = self.take_driver() {
                         after.wake(driver);
@@ -303,10 +303,10 @@ impl<B> State<B> {
         }
     }
 
-    /// Whether the driver has nobody to sleep for once there are no handles. If a pair was leaked, its abandoned
-    /// requests never complete. So abandoned requests then do not keep the driver.
+    /// Whether the driver has nobody to sleep for once there are no handles. If some requests may never come out,
+    /// abandoned requests do not keep the driver. The end of the completion queue frees their memory.
     fn is_over(&self) -> bool {
-        self.lanes.tally.waits == 0 || self.lanes.tally.has_no_future() && self.poller.has_leaked()
+        self.lanes.tally.waits == 0 || self.lanes.tally.has_no_future() && self.poller.may_keep_requests()
     }
 
     /// Takes the wakers of all who wait. Those tasks will poll again. Abandoned requests stay noted.

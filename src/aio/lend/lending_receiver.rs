@@ -4,7 +4,7 @@ use super::lending::{Lending, LendingOptions, Mark};
 use super::record::CONTROL_BYTES;
 use super::shared::{Shared, Wakes};
 use super::violation::Violation;
-use crate::aio::{LentSender, Posted, Receiver, RequestError, SharedPoller, SharedSender};
+use crate::aio::{Posted, Receiver, RequestError, SharedPoller, SharedSender};
 use crate::completion::Success;
 use crate::domain::{Brand, ProtectionDomain};
 use crate::inflight::{PostError, WorkId, WorkRequest};
@@ -80,7 +80,8 @@ impl<B: Brand> Lending<B> {
     ///
     /// Control messages take receives of the program, so each receive must have room for [`CONTROL_BYTES`]. The peer
     /// may send control messages at any time, so there must always be receives posted. While the [`LendingReceiver`]
-    /// lives, one send of the queue is set aside for control messages, unless the queue has only one.
+    /// lives, one send of the queue is set aside for control messages, unless the queue has only one. So the program's
+    /// own requests can use one send less.
     ///
     /// # Errors
     ///
@@ -209,8 +210,9 @@ impl<B: Brand> Lending<B> {
 }
 
 impl<B: Brand> Outbound<B> {
-    /// Waits for the oldest message in flight. False if its send failed, or if none is in flight: then all buffers were
-    /// lost, in sends that failed or in panics of the program's code. In both cases nothing can be sent any more.
+    /// Waits for the oldest message in flight, and takes its buffer back. False if nothing can be sent any more: that
+    /// send failed, or no message is in flight. (The caller then has no idle buffer either: all were lost, in sends
+    /// that failed or in panics of the program's code.)
     async fn await_oldest(&mut self) -> bool {
         let Some(oldest) = self.sending.front_mut() else { return false };
         let sent = poll_fn(|context| Pin::new(&mut *oldest).poll(context)).await;
@@ -222,23 +224,13 @@ impl<B: Brand> Outbound<B> {
     async fn send_all(&mut self, lending: &Lending<B>, mark: Mark) {
         loop {
             lending.shared.wait(|core| core.has_outgoing().then_some(())).await;
-            let permit = lending.sender.take_at_once();
-            let has_room = permit.is_some() || lending.sender.has_aside();
-            if self.idle.is_empty() || !has_room && !self.sending.is_empty() {
-                drop(permit);
-                if !self.await_oldest().await {
-                    return lending.shared.change(|core| core.lose_peer());
-                }
-                continue;
+            if self.idle.is_empty() && !self.await_oldest().await {
+                return lending.shared.change(|core| core.lose_peer());
             }
-            // Without room, and with none of these messages in flight: no send is set aside, since the queue has only
-            // one. So wait in the line.
-            let permit = match permit {
-                None if !has_room => match lending.sender.room().await {
-                    Ok(permit) => Some(permit),
-                    Err(_) => return lending.shared.change(|core| core.lose_peer()),
-                },
-                permit => permit,
+            // Messages of the program may come all the time, and each ends this future. So the wait for room must not
+            // begin at the end of the line again and again.
+            let Ok(permit) = lending.sender.room_ahead().await else {
+                return lending.shared.change(|core| core.lose_peer());
             };
             let Some(mut buffer) = self.idle.pop() else { continue };
             let Some(message) = lending.shared.with(|core| core.take_outgoing()) else {
@@ -248,7 +240,7 @@ impl<B: Brand> Outbound<B> {
             if buffer.write(&message.to_bytes()).is_err() {
                 return;
             }
-            let post = |sender: &mut LentSender<'_, B>| {
+            let posted = permit.with(|sender| {
                 let request = WorkRequest::send(buffer);
                 let request = match mark {
                     Mark::Immediate(mark) => request.with_immediate(mark),
@@ -258,11 +250,7 @@ impl<B: Brand> Outbound<B> {
                     true => sender.post(request.fenced()).map_err(|error| error.map(WorkRequest::into_inner)),
                     false => sender.post(request).map_err(|error| error.map(WorkRequest::into_inner)),
                 }
-            };
-            let posted = match permit {
-                Some(permit) => permit.with(post),
-                None => lending.sender.with_aside(post),
-            };
+            });
             match posted {
                 Ok(posted) => self.sending.push_back(posted),
                 Err(error) => {
@@ -280,7 +268,14 @@ impl<B: Brand> Outbound<B> {
 
 impl<B> Drop for LendingReceiver<B> {
     fn drop(&mut self) {
-        self.lending.sender.end_aside();
+        /// Also runs if a waker panics below.
+        struct EndSetAside<'s, B>(&'s SharedSender<B>);
+        impl<B> Drop for EndSetAside<'_, B> {
+            fn drop(&mut self) {
+                self.0.end_set_aside();
+            }
+        }
+        let _end = EndSetAside(&self.lending.sender);
         self.lending.shared.change(|core| core.lose_peer());
     }
 }

@@ -572,7 +572,7 @@ impl SendQueue {
     /// it.
     ///
     /// `None` if there is no room: then the newest request is signalled, and no marker is needed. `None` also if the
-    /// pair is poisoned or the post fails.
+    /// pair is poisoned or the post is refused. If the outcome of the post is uncertain, the marker may complete.
     #[cold]
     pub(crate) fn post_marker<B: Brand, M: Postable<B>, K>(&mut self, request: WorkRequest<M, K>) -> Option<WorkId> {
         // A poisoned pair gets no marker: its ledger perhaps contains a request that the device never got, and the
@@ -582,7 +582,10 @@ impl SendQueue {
             return None;
         }
         let request = request.check(self.bounds()).ok()?;
-        self.post_accepted(request, |_| (), |_: WorkRequest<M, K>| ()).ok()
+        match self.post_accepted(request, |_| (), |_: WorkRequest<M, K>| ()) {
+            Ok(id) | Err(PostError::Uncertain { id, .. }) => Some(id),
+            Err(_) => None,
+        }
     }
 
     /// Makes the device continue with its send queue after Send Queue Drain. Only for providers whose row in

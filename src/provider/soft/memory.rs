@@ -34,9 +34,10 @@ const BOUNCE: usize = 512;
 pub(super) struct Registration {
     /// # Invariants
     ///
-    /// 0. From registration to deregistration, the device may access `len` bytes at `addr` as `access` permits. If
-    ///    `access` has a remote right, the program accesses these bytes only by relaxed atomics of whole aligned words.
-    ///    If not, bytes that a request names belong to the device alone until the request completes.
+    /// 0. From registration to deregistration, the device may access `len` bytes at `addr` as `access` permits. Bytes
+    ///    are *exposed* if `access` has a remote right, or if a window covers them. The program accesses exposed bytes
+    ///    only by relaxed atomics of whole aligned words. Other bytes that a request names belong to the device alone
+    ///    until the request completes.
     addr: *mut u8,
     len: usize,
     /// The address of the first byte for requests that use the keys, if it is not the byte's own address.

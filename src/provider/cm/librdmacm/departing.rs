@@ -85,8 +85,8 @@ impl Waiting {
     }
 }
 
-/// Whether an event shows that the peer's answer to a connect or an accept has come: it reports the outcome, or the end
-/// of the connection.
+/// Whether after this event no answer of the peer is awaited any more: the connect or the accept has ended, with or
+/// without an answer, or the connection has ended.
 pub(super) fn is_answer(event: RawEventKind) -> bool {
     (RawEventKind::CONNECT_RESPONSE.0..=RawEventKind::DISCONNECTED.0).contains(&event.0)
 }
