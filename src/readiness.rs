@@ -98,7 +98,14 @@ impl Readiness {
 /// A [`Readiness`] that tokio watches: see [`watch`](Readiness::watch).
 ///
 /// The `AsyncFd` stays private. Safe methods of an `AsyncFd` exchange its descriptor, which would break the promise to
-/// tokio that the descriptor stays the same.
+/// tokio that the descriptor stays the same:
+///
+/// ```compile_fail,E0599
+/// # use interlock::event::WatchedReadiness;
+/// fn exchange(mut one: WatchedReadiness, mut other: WatchedReadiness) {
+///     std::mem::swap(one.get_mut(), other.get_mut());
+/// }
+/// ```
 #[cfg(feature = "tokio")]
 #[derive(Debug)]
 pub struct WatchedReadiness(AsyncFd<OwnedFd>);

@@ -9,9 +9,7 @@ use interlock::aio::{Driver, Receiver, RequestError, Sender, SharedPoller, Share
 use interlock::attributes::PeerRights;
 use interlock::memory::Lease;
 use interlock::soft::{Fault, Verb};
-use interlock::{
-    Brand, Buffer, Inline, ProtectionDomain, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, Status,
-};
+use interlock::{Brand, Buffer, ProtectionDomain, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, Status};
 use std::future::{pending, poll_fn};
 use std::mem;
 use std::num::NonZeroU64;
@@ -769,13 +767,7 @@ fn a_waker_that_panics_leaks_no_message() {
         let (_fabric, domain) = support::own_device!();
         let (domain, mut driver, poller, [left, (mut peer, _other)]) = pairs(domain);
         let options = LendingOptions { mark: Mark::Immediate(7), ..options() };
-        let shared = left.0.into_shared();
-        let noop = &mut Context::from_waker(Waker::noop());
-        // The permits that are forgotten here keep all room of the sender, so no send can be set aside.
-        while let Poll::Ready(permit) = pin!(shared.room()).poll(noop) {
-            mem::forget(permit.unwrap());
-        }
-        let (lending, mut messages) = Lending::start(&domain, &poller, shared.clone(), left.1, &options).unwrap();
+        let (lending, mut messages) = Lending::start(&domain, &poller, left.0.into_shared(), left.1, &options).unwrap();
         let sizes = vec![interlock::memory::SizeClass { len_bytes: 64, count: 1 }];
         let pool = interlock::memory::PoolOptions {
             classes: sizes,
@@ -784,6 +776,12 @@ fn a_waker_that_panics_leaks_no_message() {
         };
         let pool = domain.pool(&pool).unwrap();
         messages.post_receive(pool.try_take(64).unwrap()).unwrap();
+        let shared = lending.sender().clone();
+        let noop = &mut Context::from_waker(Waker::noop());
+        // The permits that are forgotten here keep all room of the sender.
+        while let Poll::Ready(permit) = pin!(shared.room()).poll(noop) {
+            mem::forget(permit.unwrap());
+        }
         let lease = domain.lease::<RemoteWrite, _>(domain.buffer(64).unwrap(), LONG).unwrap();
         let _lent = lending.lend(lease).unwrap();
         let mut next = Box::pin(messages.next());
@@ -799,93 +797,5 @@ fn a_waker_that_panics_leaks_no_message() {
         assert_eq!(polled.is_err(), panics);
         drop((next, room));
         assert_eq!(pool.stats().classes[0].free, 1, "panics: {panics}");
-    }
-}
-
-/// Tasks of both programs always wait for room, and messages of the peer come all the time.
-#[test]
-fn a_control_message_finds_room_although_others_always_wait_for_it() {
-    let (domain, mut driver, poller, pairs) = pairs(domain!());
-    let mut senders = Vec::new();
-    let [mut left, mut right] = pairs.map(|(sender, receiver)| {
-        let sender = sender.into_shared();
-        senders.push(sender.clone());
-        let options = LendingOptions { mark: Mark::Immediate(7), ..options() };
-        let (lending, mut messages) = Lending::start(&domain, &poller, sender, receiver, &options).unwrap();
-        for buffer in domain.buffers(16, CONTROL_BYTES).unwrap() {
-            messages.post_receive(buffer).unwrap();
-        }
-        (lending, messages)
-    });
-    let talk = |sender: SharedSender<_>, mut buffer: Buffer<_>| async move {
-        loop {
-            let permit = sender.room().await.unwrap();
-            buffer = permit.with(|sender| sender.send(buffer)).unwrap().await.unwrap();
-        }
-    };
-    let mut talks: Vec<_> = senders
-        .iter()
-        .flat_map(|sender| (0..24).map(|_| Box::pin(talk(sender.clone(), domain.buffer(8).unwrap()))))
-        .collect();
-    let mut grants = Box::pin(async {
-        let lease = domain.lease::<RemoteWrite, _>(domain.buffer(64).unwrap(), LONG).unwrap();
-        let lent = left.0.lend(lease).unwrap();
-        let granted = right.0.granted().await.unwrap().accept::<RemoteWrite>().unwrap();
-        (lent, granted)
-    });
-    let mut received = 0;
-    let found = driver.block_on(poll_fn(|context| {
-        talks.iter_mut().for_each(|talk| assert!(talk.as_mut().poll(context).is_pending()));
-        for messages in [&mut left.1, &mut right.1] {
-            // Polls once and drops the future, like a task that looks for its next message only later.
-            let message = pin!(messages.next()).poll(context);
-            if let Poll::Ready(message) = message {
-                let buffer = message.unwrap().unwrap().into_buffer().unwrap();
-                messages.post_receive(buffer).unwrap();
-                received += 1;
-                assert!(received < 100_000, "no room for a control message");
-                context.waker().wake_by_ref();
-            }
-        }
-        grants.as_mut().poll(context)
-    }));
-    drop(found.unwrap());
-}
-
-/// The send that is set aside is not given out as a permit. When a control message uses it, all permits still hold.
-#[test]
-fn permits_stay_good_while_a_control_message_is_in_flight() {
-    let (fabric, domain) = support::own_device!(interlock::soft::Fabric::manual());
-    let (domain, _driver, poller, [left, (_peer, mut receiver)]) = pairs(domain);
-    let shared = left.0.into_shared();
-    let (lending, mut messages) = Lending::start(&domain, &poller, shared.clone(), left.1, &options()).unwrap();
-    messages.post_receive(domain.buffer(CONTROL_BYTES).unwrap()).unwrap();
-    let noop = &mut Context::from_waker(Waker::noop());
-    let mut lents = Vec::new();
-    for _ in 0..3 {
-        let mut permits = Vec::new();
-        while let Poll::Ready(permit) = pin!(shared.room()).poll(noop) {
-            permits.push(permit.unwrap());
-        }
-        assert_eq!(permits.len(), 15, "one of 16 sends is set aside");
-        for buffer in domain.buffers(16, CONTROL_BYTES).unwrap() {
-            receiver.post_receive(buffer).unwrap();
-        }
-        let lease = domain.lease::<RemoteWrite, _>(domain.buffer(64).unwrap(), LONG).unwrap();
-        let lent = lending.lend(lease).unwrap();
-        assert!(pin!(messages.next()).poll(noop).is_pending());
-        assert_eq!(shared.with(|sender| sender.in_flight()), 1, "the control message");
-        let sent: Vec<_> = permits
-            .into_iter()
-            .map(|permit| permit.with(|sender| sender.send(Inline(b""))).map_err(|error| error.into_cause()).unwrap())
-            .collect();
-        assert_eq!(shared.with(|sender| sender.in_flight()), 16);
-        lents.push(lent);
-        drop(sent);
-        while shared.with(|sender| sender.in_flight()) > 0 {
-            fabric.run();
-            assert!(pin!(messages.next()).poll(noop).is_pending());
-        }
-        while matches!(receiver.poll_next(noop), Poll::Ready(Some(_))) {}
     }
 }

@@ -276,7 +276,8 @@ impl<B: Brand, T: Transport> Ending<B, T> {
         match (sends, receives) {
             (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(true),
             (Poll::Ready(Err(_)), _) | (_, Poll::Ready(Err(_))) => Poll::Ready(false),
-            // Both queues were polled above, so what the device has flushed has come out.
+            // The poll of the receives has perhaps brought out the last send.
+            _ if pair.in_flight() == (0, 0) => Poll::Ready(true),
             _ if self.kicks.are_hopeless(pair) => Poll::Ready(false),
             _ => Poll::Pending,
         }

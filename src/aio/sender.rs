@@ -135,11 +135,6 @@ impl<B: Brand, T: Transport> Sender<B, T> {
         self.lane().poller()
     }
 
-    /// How many sends the queue takes.
-    pub(super) fn depth(&self) -> u32 {
-        self.half().depth()
-    }
-
     /// The id of the next request.
     pub(super) fn next_id(&self) -> WorkId {
         self.half().next_id()

@@ -42,11 +42,6 @@ struct Inner<B, T> {
     sender: Sender<B, T>,
     /// How many permits there are that have not been used.
     permits: u32,
-    /// How many sends are to be set aside for control messages of lending: see
-    /// [`room_ahead`](SharedSender::room_ahead).
-    to_set_aside: u32,
-    /// How many of these are set aside now. There is always room for them and for the permits.
-    set_aside: u32,
     /// The line of those who wait for a permit, the longest wait in front: the number and the waker of each.
     waiting: VecDeque<(u64, Option<Waker>)>,
     /// The number that the next one in the line gets.
@@ -56,8 +51,7 @@ struct Inner<B, T> {
 impl<B: Brand, T: Transport> Sender<B, T> {
     /// Makes this sender usable by many tasks.
     pub fn into_shared(self) -> SharedSender<B, T> {
-        let inner =
-            Inner { sender: self, permits: 0, to_set_aside: 0, set_aside: 0, waiting: VecDeque::new(), next: 0 };
+        let inner = Inner { sender: self, permits: 0, waiting: VecDeque::new(), next: 0 };
         SharedSender { inner: Arc::new(Mutex::new(inner)) }
     }
 }
@@ -66,9 +60,8 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
     /// Lends the sender to `f`, under a lock. A task that calls this meanwhile on another thread blocks that thread, so
     /// `f` should only post, and return the futures.
     ///
-    /// `f` must not use this `SharedSender`, or it deadlocks. So `f` should not drop futures or a
-    /// [`LendingReceiver`](super::lend::LendingReceiver), and not call `with` of another `SharedSender`: all these may
-    /// wake tasks under the lock, and a waker may poll a task that uses this one.
+    /// `f` must not use this `SharedSender`, or it deadlocks. So `f` should not drop futures, and not call `with` of
+    /// another `SharedSender`: both may wake tasks under the lock, and a waker may poll a task that uses this one.
     ///
     /// The posts of `f` cannot use room that [`room`](Self::room) has promised to others. While a task waits in `room`,
     /// every post of `f` fails with [`PostError::QueueFull`](crate::PostError::QueueFull), even if the queue has room.
@@ -77,7 +70,7 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
         // `deferred` wakes tasks, which must not happen under the lock.
         let mut deferred = Deferred::none();
         let mut inner = lock(&*self.inner);
-        let promised = if inner.waiting.is_empty() { inner.promised() } else { u32::MAX };
+        let promised = if inner.waiting.is_empty() { inner.permits } else { u32::MAX };
         let result = f(&mut inner.sender.lend(promised, &mut deferred));
         drop(inner);
         // Drop `deferred` here, and not at the end of the function. If a waker panics here, `result` is dropped. At the
@@ -97,7 +90,7 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
     pub async fn room(&self) -> Result<Permit<'_, B, T>, PollError> {
         match self.take_at_once() {
             Some(permit) => Ok(permit),
-            None => Room { sender: self, number: None, place: None, is_ahead: false }.await,
+            None => Room { sender: self, number: None, place: None }.await,
         }
     }
 
@@ -105,26 +98,11 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
     #[inline(always)]
     fn take_at_once(&self) -> Option<Permit<'_, B, T>> {
         let mut inner = lock(&*self.inner);
-        let is_free = inner.waiting.is_empty() && inner.sender.free() > inner.promised();
+        let is_free = inner.waiting.is_empty() && inner.sender.free() > inner.permits;
         is_free.then(|| {
             inner.permits += 1;
             Permit { sender: self }
         })
-    }
-
-    /// As [`room`](Self::room), but before all others in the line, and with a send that is [set aside](Self::set_aside)
-    /// if there is one.
-    pub(super) async fn room_ahead(&self) -> Result<Permit<'_, B, T>, PollError> {
-        Room { sender: self, number: None, place: None, is_ahead: true }.await
-    }
-
-    /// Sets one more send aside for [`room_ahead`](Self::room_ahead), as soon as there is room that is promised to
-    /// nobody. Does nothing if the queue has only one send.
-    pub(super) fn set_aside(&self) {
-        let mut inner = lock(&*self.inner);
-        if inner.sender.depth() > 1 {
-            inner.to_set_aside += 1;
-        }
     }
 
     /// The sender, if this is the only handle. Otherwise the handle.
@@ -140,56 +118,13 @@ impl<B: Brand, T: Transport> SharedSender<B, T> {
     }
 }
 
-impl<B, T> SharedSender<B, T> {
-    /// Ends one [`set_aside`](Self::set_aside): all may use that send. Wakes the first in the line, for whom there may
-    /// be room now.
-    pub(super) fn end_set_aside(&self) {
-        let mut inner = lock(&*self.inner);
-        inner.to_set_aside = inner.to_set_aside.saturating_sub(1);
-        inner.set_aside = inner.set_aside.min(inner.to_set_aside);
-        let first = WakeOnDrop(inner.first_waker());
-        drop(inner);
-        drop(first);
-    }
-}
-
 impl<B: Brand, T: Transport> Inner<B, T> {
     /// A permit is used while others are in the line: the first of them is woken, and only the first post goes before
     /// them. Returns for how many requests the posts leave room.
     #[cold]
-    fn keep_for_line(&mut self, promised: u32, deferred: &mut Deferred<B>) -> u32 {
+    fn keep_for_line(&mut self, deferred: &mut Deferred<B>) -> u32 {
         deferred.wake_first(self.first_waker());
-        self.sender.free().saturating_sub(1).max(promised)
-    }
-
-    /// How much of the free room is promised: room for one request for each permit, and for each send that is set
-    /// aside. Sets sends aside first, if some are missing and there is room.
-    #[inline(always)]
-    fn promised(&mut self) -> u32 {
-        if self.set_aside < self.to_set_aside {
-            self.set_more_aside();
-        }
-        self.permits + self.set_aside
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn set_more_aside(&mut self) {
-        let room = self.sender.free().saturating_sub(self.permits);
-        self.set_aside = room.min(self.to_set_aside);
-    }
-
-    /// Promises room for one request to somebody, if there is room or the pair is broken. Returns whether it did.
-    /// `is_ahead`: this may be a send that is set aside.
-    fn promise(&mut self, is_ahead: bool) -> bool {
-        let promised = self.promised();
-        let takes_aside = is_ahead && self.set_aside > 0;
-        let is_promised = takes_aside || self.sender.free() > promised || self.sender.is_broken();
-        if is_promised {
-            self.set_aside -= u32::from(takes_aside);
-            self.permits += 1;
-        }
-        is_promised
+        self.sender.free().saturating_sub(1).max(self.permits)
     }
 }
 
@@ -207,8 +142,6 @@ struct Room<'s, B, T> {
     number: Option<u64>,
     /// Where this waits, if it was the first in the line.
     place: Option<Place<B>>,
-    /// This goes to the front of the line.
-    is_ahead: bool,
 }
 
 /// A waker that was replaced, to be dropped without the lock.
@@ -240,18 +173,15 @@ impl<B: Brand, T: Transport> Room<'_, B, T> {
     fn look(&mut self, waker: Waker) -> Look {
         let mut guard = lock(&*self.sender.inner);
         let inner = &mut *guard;
-        let is_ahead = self.is_ahead;
         let number = *self.number.get_or_insert_with(|| {
-            match is_ahead {
-                true => inner.waiting.push_front((inner.next, None)),
-                false => inner.waiting.push_back((inner.next, None)),
-            }
+            inner.waiting.push_back((inner.next, None));
             inner.next += 1;
             inner.next - 1
         });
         let is_first = inner.waiting.front().is_some_and(|&(first, _)| first == number);
-        if is_first && inner.promise(is_ahead) {
+        if is_first && (inner.sender.free() > inner.permits || inner.sender.is_broken()) {
             let own = inner.waiting.pop_front().and_then(|(_, waker)| waker);
+            inner.permits += 1;
             self.number = None;
             let [for_room, watch] = self.stop_waiting();
             return Look::Permit(WakeOnDrop(inner.first_waker()), [own, for_room, watch]);
@@ -334,10 +264,8 @@ impl<B: Brand, T: Transport> Permit<'_, B, T> {
         mem::forget(self);
         // The permit ends and `f` posts without a release of the lock in between, so no other task gets the room of
         // this permit.
-        // What is promised to others is counted while this permit still counts. Otherwise its room could be set aside.
-        let promised = guard.promised() - 1;
         guard.permits -= 1;
-        let kept = if guard.waiting.is_empty() { promised } else { guard.keep_for_line(promised, &mut deferred) };
+        let kept = if guard.waiting.is_empty() { guard.permits } else { guard.keep_for_line(&mut deferred) };
         let result = f(&mut guard.sender.lend(kept, &mut deferred));
         drop(guard);
         // Drop `deferred` here, and not at the end of the function. If a waker panics here, `result` is dropped. At the

@@ -24,6 +24,7 @@ pub(crate) trait Departing: Send + Sync {
     /// Whether the device may fill another receive for the pair.
     fn may_receive(&self) -> bool;
     /// Whether the pair may have a request that the device never got, and that therefore never completes.
+    #[cfg(feature = "aio")]
     fn may_keep_requests(&self) -> bool;
     /// Moves the pair to Error again: some devices flush only on such a call.
     fn flush_again(&self);
@@ -59,12 +60,19 @@ pub(super) struct Departure {
     /// When the poller first knew that the device fills no more receives for the pair.
     quiet_since: Option<Instant>,
     flushed: Instant,
+    /// How often the device was asked again to flush.
+    #[cfg_attr(not(feature = "aio"), allow(dead_code))]
+    flushes: u32,
 }
+
+/// After so many flushes, the requests that are left never come, if the pair may have such requests.
+#[cfg(feature = "aio")]
+const HOPELESS: u32 = 10;
 
 impl Departure {
     pub(super) fn new(pair: Box<dyn Departing>) -> Self {
         let now = Instant::now();
-        Self { quiet_since: (!pair.may_receive()).then_some(now), pair, flushed: now }
+        Self { quiet_since: (!pair.may_receive()).then_some(now), pair, flushed: now, flushes: 0 }
     }
 
     /// Whether the device takes no more shared receives for the pair, and has had its time to finish those that it has
@@ -73,10 +81,17 @@ impl Departure {
         !self.pair.is_on_shared() || self.quiet_since.is_some_and(|since| since.elapsed() >= SHARED_GRACE)
     }
 
+    /// Whether the pair waits for requests that never come.
+    #[cfg(feature = "aio")]
+    pub(super) fn is_hopeless(&self) -> bool {
+        self.flushes >= HOPELESS && self.pair.may_keep_requests()
+    }
+
     /// Asks the device again to flush, if [`FLUSH_INTERVAL`] has passed since the last time.
     pub(super) fn flush_if_due(&mut self) {
         if self.flushed.elapsed() >= FLUSH_INTERVAL {
             self.flushed = Instant::now();
+            self.flushes = self.flushes.saturating_add(1);
             self.pair.flush_again();
             if self.quiet_since.is_none() && !self.pair.may_receive() {
                 self.quiet_since = Some(self.flushed);

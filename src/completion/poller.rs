@@ -190,8 +190,8 @@ impl<B> Poller<B> {
         self.parts.state.holds_completions()
     }
 
-    /// Whether requests of pairs that were dropped may never come out: a pair was leaked, or a departing pair has a
-    /// request that the device perhaps never got.
+    /// Whether requests of pairs that were dropped never come out: a pair was leaked, or all departing pairs have
+    /// waited long for a request that the device perhaps never got.
     #[cfg(feature = "aio")]
     pub(crate) fn may_keep_requests(&self) -> bool {
         self.parts.state.may_keep_requests()
@@ -303,7 +303,8 @@ impl PollState {
     /// As [`Poller::may_keep_requests`].
     #[cfg(feature = "aio")]
     pub(super) fn may_keep_requests(&self) -> bool {
-        self.has_leaked || self.departing.iter().any(|departing| departing.pair.may_keep_requests())
+        let is_hopeless = !self.departing.is_empty() && self.departing.iter().all(Departure::is_hopeless);
+        self.has_leaked || is_hopeless
     }
 
     /// From now on, keeps each [`Leftover`] until somebody takes it, since its drop may run code of the program.

@@ -83,12 +83,6 @@ impl<B: Brand, T: Transport> SendHalf<B, T> {
         self.half.0.id()
     }
 
-    /// How many requests the queue takes.
-    #[cfg(feature = "aio")]
-    pub(crate) fn depth(&self) -> u32 {
-        self.half.1.limits.sends
-    }
-
     /// How many more requests fit; 0 if the pair is broken.
     #[inline(always)]
     pub(crate) fn room(&self) -> u32 {

@@ -53,6 +53,7 @@ impl Departing for DepartingPair {
         self.raw.may_receive()
     }
 
+    #[cfg(feature = "aio")]
     fn may_keep_requests(&self) -> bool {
         self.status.is_poisoned()
     }

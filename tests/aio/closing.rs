@@ -57,6 +57,28 @@ fn a_pair_closes_after_an_uncertain_post() {
     assert_eq!(closed.into_buffers().len(), 1);
 }
 
+/// Only the poller may destroy this pair, and it waits for a request that never comes. The driver does not wait with
+/// it: the end of the completion queue destroys the pair.
+#[test]
+fn the_driver_ends_after_an_uncertain_post() {
+    let fabric = Fabric::with_profile(Profile::Adversary(0));
+    let domain = interlock::Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap();
+    let (queue, poller) = domain.completion_queue(16).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+    let itself = pair.endpoint();
+    let poller = SharedPoller::new(poller);
+    let (mut sender, receiver) = poller.split(pair.connect(&itself).unwrap()).unwrap();
+    let driver = poller.driver().unwrap();
+    let (done, ended) = mpsc::channel();
+    thread::spawn(move || done.send(driver.run_on_thread()));
+    fabric.inject(Fault::VerbFails { verb: Verb::PostSend, after: 0, count: 1, errno: libc::ENOMEM });
+    assert!(matches!(sender.send(domain.buffer(8).unwrap()), Err(PostError::Uncertain { .. })));
+    drop((sender, receiver, poller));
+    ended.recv_timeout(PATIENCE).expect("the driver ends").unwrap();
+    assert_eq!(queue.room(), 8, "nobody has waited for the request");
+}
+
 /// An empty request brings an unsignalled send back. If the device refuses that request once, it is posted again.
 #[test]
 fn a_pair_closes_although_its_marker_is_refused_at_first() {

@@ -23,6 +23,10 @@ const BUDGET: u32 = 64;
 /// The messages that a connection receives. A task that waits for the [`next`](Self::next) one also sends and receives
 /// the control messages of the [`Lending`], so a task must always wait here.
 ///
+/// Control messages wait for room in the send queue, like the requests of the program. Each message of the peer's
+/// program that comes meanwhile sends them back to the end of that line. So if tasks always wait for room, and messages
+/// come all the time, control messages wait for as long as that lasts.
+///
 /// If a control message takes a receive, its buffer is posted again at once. So control messages use up no receives of
 /// the program. Dropping this ends the lending on this side: all grants are over, those that this side gave and those
 /// that it got, and its requests fail with [`AskError::Closed`](super::AskError::Closed).
@@ -79,9 +83,7 @@ impl<B: Brand> Lending<B> {
     /// Starts to lend over a connection. The peer must do the same, with the same [`Mark`].
     ///
     /// Control messages take receives of the program, so each receive must have room for [`CONTROL_BYTES`]. The peer
-    /// may send control messages at any time, so there must always be receives posted. While the [`LendingReceiver`]
-    /// lives, one send of the queue is set aside for control messages, unless the queue has only one. So the program's
-    /// own requests can use one send less.
+    /// may send control messages at any time, so there must always be receives posted.
     ///
     /// # Errors
     ///
@@ -94,7 +96,6 @@ impl<B: Brand> Lending<B> {
         options: &LendingOptions,
     ) -> Result<(Self, LendingReceiver<B>), RegisterFailure> {
         let idle = domain.buffers(options.messages.max(1), CONTROL_BYTES)?;
-        sender.set_aside();
         let shared = Arc::new(Shared::new(options.quota, options.most_held, options.margin));
         let lending = Self { shared, sender, poller: poller.clone() };
         let outbound = Outbound { idle, sending: VecDeque::new() };
@@ -210,26 +211,24 @@ impl<B: Brand> Lending<B> {
 }
 
 impl<B: Brand> Outbound<B> {
-    /// Waits for the oldest message in flight, and takes its buffer back. False if nothing can be sent any more: that
-    /// send failed, or no message is in flight. (The caller then has no idle buffer either: all were lost, in sends
-    /// that failed or in panics of the program's code.)
-    async fn await_oldest(&mut self) -> bool {
-        let Some(oldest) = self.sending.front_mut() else { return false };
-        let sent = poll_fn(|context| Pin::new(&mut *oldest).poll(context)).await;
-        self.sending.pop_front();
-        sent.map(|buffer| self.idle.push(buffer)).is_ok()
-    }
-
     /// Sends control messages until the connection fails. Dropping the future loses none.
     async fn send_all(&mut self, lending: &Lending<B>, mark: Mark) {
         loop {
             lending.shared.wait(|core| core.has_outgoing().then_some(())).await;
-            if self.idle.is_empty() && !self.await_oldest().await {
-                return lending.shared.change(|core| core.lose_peer());
+            while self.idle.is_empty() {
+                let Some(first) = self.sending.front_mut() else {
+                    // `sending` is empty, too, so all buffers were lost, in sends that failed or in panics of the
+                    // program's code. Nothing can be sent any more.
+                    return lending.shared.change(|core| core.lose_peer());
+                };
+                let sent = poll_fn(|context| Pin::new(&mut *first).poll(context)).await;
+                self.sending.pop_front();
+                match sent {
+                    Ok(buffer) => self.idle.push(buffer),
+                    Err(_) => return lending.shared.change(|core| core.lose_peer()),
+                }
             }
-            // Messages of the program may come all the time, and each ends this future. So the wait for room must not
-            // begin at the end of the line again and again.
-            let Ok(permit) = lending.sender.room_ahead().await else {
+            let Ok(permit) = lending.sender.room().await else {
                 return lending.shared.change(|core| core.lose_peer());
             };
             let Some(mut buffer) = self.idle.pop() else { continue };
@@ -268,14 +267,6 @@ impl<B: Brand> Outbound<B> {
 
 impl<B> Drop for LendingReceiver<B> {
     fn drop(&mut self) {
-        /// Also runs if a waker panics below.
-        struct EndSetAside<'s, B>(&'s SharedSender<B>);
-        impl<B> Drop for EndSetAside<'_, B> {
-            fn drop(&mut self) {
-                self.0.end_set_aside();
-            }
-        }
-        let _end = EndSetAside(&self.lending.sender);
         self.lending.shared.change(|core| core.lose_peer());
     }
 }
