@@ -5,9 +5,11 @@ use interlock::number::Gid;
 use interlock::{Brand, Buffer, Context, Init, Limits, Poller, ProtectionDomain, QueuePair};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The IPv4 address that leads to the device; or the one that `INTERLOCK_ADDRESS` names.
+/// The IPv4 address that leads to the device. For the device under test, `INTERLOCK_ADDRESS` may name another one.
 pub fn address(context: &Context) -> IpAddr {
-    if let Ok(address) = std::env::var("INTERLOCK_ADDRESS") {
+    if context.name() == crate::context().name()
+        && let Ok(address) = std::env::var("INTERLOCK_ADDRESS")
+    {
         return address.parse().expect("an address");
     }
     let mapped = |gid: Gid| Ipv6Addr::from(gid.0).to_ipv4_mapped();
