@@ -183,6 +183,7 @@ impl Ended {
     pub fn failed_for_a_dead_peer(self) -> Self {
         self.failed_for_one_of(&[
             "closed the connection",
+            "no session",
             "cannot talk to",
             "nothing happened",
             "retry count exceeded",
