@@ -8,14 +8,14 @@ use super::lane_handle::LaneHandle;
 use super::receiver::Receiver;
 use super::sender::Sender;
 use super::timer::Timer;
-use crate::completion::Completion;
+use crate::completion::{Completion, FLUSH_INTERVAL};
 use crate::domain::Brand;
 use crate::inflight::Status;
 use crate::memory::Buffer;
 use crate::queue::error::DestroyError;
 use crate::queue::state::ReadyToSend;
 use crate::queue::transport::{ReliableConnection, Transport};
-use crate::queue::{BETWEEN_KICKS, Kicks, QueuePair};
+use crate::queue::{Kicks, QueuePair};
 use crate::trace;
 use crate::verb_error::VerbError;
 use std::fmt;
@@ -184,7 +184,7 @@ impl<B: Brand, T: Transport> Closing<B, T> {
         // An error is ignored: `poll_drained` kicks again, and gives up if that fails too.
         let mut kicks = Kicks::default();
         let _ = kicks.kick(&mut pair);
-        let next_kick = Timer::after(sends.poller(), BETWEEN_KICKS);
+        let next_kick = Timer::after(sends.poller(), FLUSH_INTERVAL);
         let (pair, drained, kept) = (Some(pair), None, rest.kept);
         let ending = Ending { pair, sends, receives, kept, first_failure, next_kick, kicks, drained, _bond: bond };
         Ok(Self { ending: Some(ending), deadline: None })
@@ -248,7 +248,7 @@ impl<B: Brand, T: Transport> Ending<B, T> {
     fn poll_drained(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         let Some(pair) = &mut self.pair else { return Poll::Ready(false) };
         while self.next_kick.poll(context).is_ready() {
-            self.next_kick.restart(BETWEEN_KICKS);
+            self.next_kick.restart(FLUSH_INTERVAL);
             match self.kicks.kick(pair) {
                 Ok(None) => {}
                 Ok(Some(marker)) => self.sends.note_next(marker.after(1)),

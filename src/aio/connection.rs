@@ -13,14 +13,14 @@ use super::split::OtherQueueError;
 #[cfg(feature = "tokio")]
 use super::tcp::TcpBond;
 use super::timer::Timer;
-use crate::completion::{PollError, Success};
+use crate::completion::{FLUSH_INTERVAL, PollError, Success};
 use crate::domain::Brand;
 use crate::inflight::{PostError, Status, WorkId};
 use crate::memory::{Buffer, PeerMayRead, PeerMayWrite, RemoteRegion, RemoteWrite};
 use crate::queue::request_kinds::{self, FillMemory, Inline, Read, Write};
 use crate::queue::state::ReadyToSend;
 use crate::queue::transport::{Carries, OwnReceives, ReliableConnection, Transport};
-use crate::queue::{BETWEEN_KICKS, QueuePair, SendMemory};
+use crate::queue::{QueuePair, SendMemory};
 use crate::trace;
 use crate::types::Qpn;
 use crate::verb_error::VerbError;
@@ -373,7 +373,7 @@ impl<B: Brand> Link<B> {
             // outcome moves the pair to Error. If `abort` fails, the timer wakes the task for another try. A removed
             // device moves no pair.
             self.has_moved_pair = sender.abort().is_ok() || matches!(end, End::DeviceRemoved);
-            let timer = || Timer::after(sender.poller(), BETWEEN_KICKS);
+            let timer = || Timer::after(sender.poller(), FLUSH_INTERVAL);
             self.next_move = (!self.has_moved_pair).then(timer);
         }
     }

@@ -2,11 +2,12 @@
 
 use super::shared_poller::SharedPoller;
 use super::timer::Timer;
+use crate::completion::FLUSH_INTERVAL;
 use crate::domain::{Brand, DomainId};
 use crate::inflight::{PostError, WorkId};
 use crate::memory::{Buffer, Pool, Take, TooLong};
+use crate::queue::ReceiveHalf;
 use crate::queue::transport::{OwnReceives, Transport};
-use crate::queue::{BETWEEN_KICKS, ReceiveHalf};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -89,7 +90,7 @@ impl<B: Brand, T: Transport> Refill<B, T> {
         if self.most == 0 {
             return Poll::Ready(Err(None));
         }
-        let next_look = self.next_look.get_or_insert_with(|| Timer::after(poller, BETWEEN_KICKS));
+        let next_look = self.next_look.get_or_insert_with(|| Timer::after(poller, FLUSH_INTERVAL));
         let wait = self.wait.get_or_insert_with(|| self.pool.take(self.len_bytes));
         loop {
             if half.broken_by().is_some() {
@@ -103,7 +104,7 @@ impl<B: Brand, T: Transport> Refill<B, T> {
                 return Poll::Ready(self.post(half, buffer).map_err(Some));
             }
             ready!(next_look.poll(context));
-            next_look.restart(BETWEEN_KICKS);
+            next_look.restart(FLUSH_INTERVAL);
         }
     }
 

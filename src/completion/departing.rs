@@ -4,9 +4,9 @@
 //! completions that were not polled before. On such a provider, the drop of a pair moves the pair to Error and hands it
 //! to the poller of its receives. The poller returns the flushed completions. It destroys the pair once no request of
 //! the pair is in flight and the completion queue was seen empty. A pair on a shared receive queue must also have been
-//! in Error for some time. If the completion queue is dropped first, that drop
-//! destroys the departing pairs, since nobody polls any more. A pair that cannot be destroyed is leaked, with
-//! everything that is in flight on its completion queue.
+//! in Error for some time. If the completion queue is dropped first, that drop destroys the departing pairs, since
+//! nobody polls any more. A pair that cannot be destroyed is leaked, with everything that is in flight on its
+//! completion queue.
 
 use super::message::Orphan;
 use crate::inflight::Quiescent;
@@ -50,7 +50,10 @@ pub(crate) struct Remains {
 pub(crate) type Leftover = Box<dyn Send + Sync>;
 
 /// The time between two calls that ask a device to flush.
-const FLUSH_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const FLUSH_INTERVAL: Duration = Duration::from_millis(20);
+/// After so many of these calls in a row that bring nothing out, nobody waits any longer for a pair that may have
+/// requests which no flush brings out.
+pub(crate) const HOPELESS_FLUSHES: u32 = 10;
 /// How long a device gets to finish the shared receives that it has started. The library cannot count them.
 const SHARED_GRACE: Duration = Duration::from_millis(20);
 
@@ -64,10 +67,6 @@ pub(super) struct Departure {
     #[cfg_attr(not(feature = "aio"), allow(dead_code))]
     flushes: u32,
 }
-
-/// After so many flushes, the requests that are left never come, if the pair may have such requests.
-#[cfg(feature = "aio")]
-const HOPELESS: u32 = 10;
 
 impl Departure {
     pub(super) fn new(pair: Box<dyn Departing>) -> Self {
@@ -84,7 +83,7 @@ impl Departure {
     /// Whether the pair waits for requests that never come.
     #[cfg(feature = "aio")]
     pub(super) fn is_hopeless(&self) -> bool {
-        self.flushes >= HOPELESS && self.pair.may_keep_requests()
+        self.flushes >= HOPELESS_FLUSHES && self.pair.may_keep_requests()
     }
 
     /// Asks the device again to flush, if [`FLUSH_INTERVAL`] has passed since the last time.

@@ -51,7 +51,7 @@ pub use completion::{Completion, Success};
 pub(crate) use control::NoRoom;
 #[cfg(feature = "aio")]
 pub(crate) use departing::Leftover;
-pub(crate) use departing::{Departing, Remains};
+pub(crate) use departing::{Departing, FLUSH_INTERVAL, HOPELESS_FLUSHES, Remains};
 pub use failure::{Failure, FailureCause};
 pub(crate) use message::{Attached, Orphan, Place};
 pub use options::{CompletionQueueOptions, Polling};

@@ -145,7 +145,7 @@ impl<'q> PendingPosts<'q> {
         let Some(cell) = row.next() else { return Err(request) };
         cell.keep_recipient(self.queue, &request);
         cell.write(slot.fill(request, id, last));
-        // If plain slots are left, the slot that was just filled is the first of them. `next` removes that slot.
+        // `slot` has left the slot among the plain slots, unless there were none. So take it out.
         self.plain_slots.next();
         Ok(id)
     }

@@ -302,8 +302,9 @@ impl<B, K: WindowType> BoundWindow<B, K> {
         Lapsed::of(self.inner).map_err(|(inner, source)| DeallocError { window: Self::of(inner), source })
     }
 
-    /// The region behind the window, and where `offset` of the window is in that region. The `len_bytes` from there
-    /// must be inside the window.
+    /// The region behind the window, and the offset in that region of the window's byte `offset`.
+    ///
+    /// Fails unless the `len_bytes` from that byte on are inside the window.
     fn place(&self, offset: usize, len_bytes: usize) -> Result<(&RegionInner, usize), OutOfBounds> {
         let within = self.len() as u64;
         OutOfBounds::check(offset as u64, len_bytes as u64, within)?;

@@ -6,7 +6,7 @@ use super::pair::{PAUSE, QueuePair};
 use super::request_kinds::Inline;
 use super::state::{Errored, State};
 use super::transport::{Transport, code};
-use crate::completion::{Completion, Poller};
+use crate::completion::{Completion, FLUSH_INTERVAL, HOPELESS_FLUSHES, Poller};
 use crate::domain::Brand;
 use crate::inflight::{WorkId, WorkRequest};
 use crate::sys::{ibv_qp_state as raw_state, ibv_qp_type};
@@ -102,7 +102,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
                 break None;
             }
             if now >= next_kick {
-                next_kick = now + BETWEEN_KICKS;
+                next_kick = now + FLUSH_INTERVAL;
                 if let Err(error) = kicks.kick(self) {
                     break Some(error.into());
                 }
@@ -113,13 +113,6 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
         Err(Undrained { sends: self.sends_in_flight(), receives: self.inner.receive.outstanding(), timeout, source })
     }
 }
-
-/// The time between two [kicks](Kicks::kick).
-pub(crate) const BETWEEN_KICKS: Duration = Duration::from_millis(20);
-
-/// After so many kicks in a row without progress, the requests that are left are given up, if some of them may be ones
-/// that no flush brings out.
-const HOPELESS: u32 = 10;
 
 /// The kicks of one drain. A kick moves the pair to Error once more, since some devices flush only on such a call.
 #[derive(Default)]
@@ -162,7 +155,7 @@ impl Kicks {
     /// Whether to give up: some requests may come out only when the pair is destroyed or reset, and many kicks in a row
     /// have brought nothing out.
     pub(crate) fn are_hopeless<B: Brand, S: State, T: Transport>(&self, pair: &QueuePair<B, S, T>) -> bool {
-        self.without_progress >= HOPELESS && pair.may_keep_requests()
+        self.without_progress >= HOPELESS_FLUSHES && pair.may_keep_requests()
     }
 }
 

@@ -55,7 +55,7 @@ pub use attributes::Limits;
 #[cfg(feature = "cm")]
 pub(crate) use by_cm::UnbrandedPair;
 #[cfg(feature = "aio")]
-pub(crate) use drain::{BETWEEN_KICKS, Kicks};
+pub(crate) use drain::Kicks;
 pub use endpoint::Endpoint;
 pub use halves::{ReceiveHalf, SendHalf};
 pub use pair::QueuePair;

@@ -492,7 +492,12 @@ fn a_pair_that_is_dropped_answers_its_futures() {
     // No receive is posted, so on most devices the sends do not complete before the drop. iWARP devices can complete a
     // send without a receive at the peer.
     for _ in 0..4 {
-        others.push(tasks.left.0.send(tasks.buffer(b"never")).unwrap());
+        match tasks.left.0.send(tasks.buffer(b"never")) {
+            Ok(posted) => others.push(posted),
+            // Soft iWARP ends the stream when a message finds no receive. While it does so, its doorbell fails.
+            Err(PostError::Uncertain { .. }) if context().is_iwarp() => break,
+            Err(error) => panic!("{error}"),
+        }
     }
     let Tasks { domain, poller, left, right } = tasks;
     drop((left, right));
@@ -502,8 +507,7 @@ fn a_pair_that_is_dropped_answers_its_futures() {
             Err(RequestError::Failed(failure)) => failure,
             Err(error) => panic!("{error}"),
         };
-        // Soft iWARP ends the stream when a message finds no receive. If that comes before the drop, the sends fail
-        // with other statuses.
+        // If soft iWARP ends the stream before the drop, the sends fail with other statuses.
         let expected = matches!(failure.status, Status::Destroyed | Status::Flushed | Status::RnrRetryExceeded);
         assert!(expected || context().is_iwarp(), "{:?}", failure.status);
         assert!(failure.into_buffer().is_some());
