@@ -40,7 +40,8 @@ pub(crate) fn poll_readable<const N: usize>(fds: [BorrowedFd<'_>; N], left: std:
 #[cfg(feature = "tokio")]
 pub(crate) fn watch(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` always gives the same descriptor, and keeps that descriptor open until the `OwnedFd` is
-    // dropped. The `AsyncFd` owns this `OwnedFd`. It does not leave the crate, where nobody exchanges the `OwnedFd`.
+    // dropped. The `AsyncFd` owns this `OwnedFd`. The `AsyncFd` stays private to this crate, and no code of this crate
+    // replaces the `OwnedFd` in it.
     let watched = unsafe { tokio::io::unix::AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE) };
     watched.map_err(|error| error.into_parts().1)
 }

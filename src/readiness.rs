@@ -113,7 +113,8 @@ pub struct WatchedReadiness(AsyncFd<OwnedFd>);
 #[cfg(feature = "tokio")]
 impl WatchedReadiness {
     /// Waits until the descriptor is readable. Take all that there is before the next call: it waits for a new event.
-    /// Dropping the future loses nothing.
+    /// If the source has a `next_timer`, look again at that time even if this future is not ready: use it with
+    /// `tokio::time::timeout`. Dropping the future loses nothing.
     ///
     /// # Errors
     ///

@@ -723,6 +723,55 @@ fn a_refusal_gives_its_bytes_and_the_pair() {
     });
 }
 
+/// Soft iWARP never completes a request that is posted after the pair has failed.
+#[test]
+fn a_connection_on_siw_ends_although_requests_were_posted_too_late() {
+    let context = interlock::Context::open_on(&Fabric::with_profile(Profile::Siw), "dev0").unwrap();
+    let (runtime, domain) = (runtime(), context.checked_domain().unwrap());
+    assert!(!context.promises().late_posts_are_flushed());
+    finish(&runtime, async {
+        let world = World::new(domain.clone());
+        let (mut listener, at) = world.listen();
+        let (other, pair) = (Arc::clone(&world), world.pair());
+        let server = tokio::spawn(async move {
+            let request = listener.accept().await.unwrap();
+            request.accept(&other.poller, pair, &AcceptData::default(), PATIENCE).await.unwrap()
+        });
+        let data = ConnectData::default();
+        let mut client = world.channel.connect(&world.poller, at, world.pair(), &data, PATIENCE).await.unwrap();
+        // The end of the peer moves the pair to Error. No request is in flight, so nothing tells the library.
+        drop(server.await.unwrap());
+        sleep(SHORT).await;
+        let sent = client.send(world.buffer(b"late")).unwrap();
+        client.post_receive(world.buffer(b"")).unwrap();
+        assert!(matches!(client.closed().await, End::Disconnected));
+        assert!(client.next().await.is_none(), "no receive comes");
+        let closed = client.close().await;
+        assert!(!closed.has_drained);
+        assert_eq!(closed.into_buffers().len(), 1, "the receive");
+        assert!(sent.await.unwrap_err().into_failure().unwrap().into_buffer().is_some());
+    });
+}
+
+/// Nobody tells the end of a TCP stream whose runtime is gone. So such a connection ends.
+#[test]
+fn a_connection_does_not_outlive_the_runtime_of_its_stream() {
+    if lacks_need(Need::Records) {
+        return;
+    }
+    let (runtime, domain) = (runtime(), domain!());
+    let (world, mut client, server) = finish(&runtime, async {
+        let world = World::new(domain.clone());
+        let (client, server) = world.connected(Way::Records).await;
+        (world, client, server)
+    });
+    drop(runtime);
+    let (done, is_done) = std::sync::mpsc::channel();
+    thread::spawn(move || done.send(block_on(client.closed())));
+    assert!(matches!(is_done.recv_timeout(PATIENCE), Ok(End::Disconnected)));
+    drop((server, world));
+}
+
 /// A client sends only the first `len` bytes of a valid greeting, for each `len`, and closes the stream. For some `len`
 /// it stays silent instead.
 #[test]

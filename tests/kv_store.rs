@@ -283,7 +283,8 @@ fn a_task_does_not_wait_for_a_lock_for_ever() {
 fn a_task_notices_that_the_server_is_killed() {
     let Some(served) = Served::new("100") else { return };
     let client = served.client(&["bench", "--at", "127.0.0.1", "--async", "--seconds", "1000", "--patience", "60"]);
-    thread::sleep(Duration::from_secs(2));
+    let client = client.has_said("client 1 begins");
+    thread::sleep(Duration::from_secs(1));
     let Served { server, .. } = served;
     server.kill();
     client.end().failed_for_a_dead_peer();
@@ -322,7 +323,8 @@ fn many_clients_of_another_process_tear_nothing() {
 fn a_server_that_is_killed_is_noticed() {
     let Some(served) = Served::new("100") else { return };
     let client = served.client(&["bench", "--at", "127.0.0.1", "--seconds", "1000", "--patience", "5"]);
-    thread::sleep(Duration::from_secs(2));
+    let client = client.has_said("client 1 begins");
+    thread::sleep(Duration::from_secs(1));
     let Served { server, .. } = served;
     server.kill();
     client.end().failed_for_a_dead_peer();

@@ -411,7 +411,7 @@ fn a_dma_buf_is_registered_or_refused_as_such_and_comes_back() {
     let file = SharedMap::new("interlock-test", 4096).unwrap().as_fd().try_clone_to_owned().unwrap();
     let error = domain.register_opaque::<RemoteWrite, _>(DmaBuf::new(file, 4096, 64)).unwrap_err();
     assert!(matches!(error.source, RegisterFailure::Unsupported { .. }), "{}", error.source);
-    assert_eq!(error.source.to_string(), "the device does not support dma-bufs: register memory of another kind");
+    assert_eq!(error.source.to_string(), "the device does not support dma-bufs: register memory without it");
     let memory = error.memory;
     assert_eq!((memory.offset(), memory.len(), memory.is_empty()), (4096, 64, false));
     let error = domain.register_opaque::<RemoteWrite, _>(DmaBuf::new(memory.into(), 0, 0)).unwrap_err();
@@ -476,7 +476,7 @@ fn memory_is_paged_on_demand_or_the_device_says_that_it_does_not() {
         assert!(matches!(error.source, RegisterFailure::Unsupported { .. }), "{}", error.source);
         assert_eq!(
             error.source.to_string(),
-            "the device does not support on-demand paging: register memory of another kind"
+            "the device does not support on-demand paging: register memory without it"
         );
         assert_eq!(error.memory.len(), 4096);
     }

@@ -4,11 +4,11 @@
 //! proves that no value was torn, that no client saw an older value of a key after a newer one, and that no update was
 //! lost.
 
-use crate::Asking;
 use crate::client::{Address, Client};
 use crate::common::fault::Fault;
 use crate::remote::{Counts, Place, Remote};
 use crate::table::{Key, Value};
+use crate::{Asking, say};
 use std::ops::AddAssign;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -177,6 +177,7 @@ impl Bench {
 
     fn hammer(&self, place: &Place<Asking>, server: &Address, keys: &[Key], number: u64) -> Result<Tally, Fault> {
         let mut client = Client::connect(place, server)?;
+        say(format!("client {number} begins"));
         let mut tally = client.with(|table| self.take_turns(table, keys, number))?;
         tally.counts = client.bye()?;
         Ok(tally)

@@ -5,13 +5,13 @@
 //! server has gone, in a `select!`, and not only when a request fails. Its buffers come from a pool, so a request that
 //! was given up loses none.
 
-use crate::Asking;
 use crate::bench::{Bench, Mark, Tally};
 use crate::client::Address;
 use crate::common::fault::{Doing, Fault};
 use crate::control::{BYE, Welcome, introduction};
 use crate::remote::{Counts, Place, Seat, UNANSWERED, answered};
 use crate::table::{Cell, Entry, Key, Owner, SLOT_BYTES, Slot, Value, Word, home};
+use crate::{Asking, say};
 use interlock::aio::{self, Receiver, Sender, SharedPoller};
 use interlock::attributes::PeerRights;
 use interlock::memory::{Growth, Pool, PoolOptions, SizeClass};
@@ -240,6 +240,7 @@ impl Bench {
             let (place, server, keys, until) = (place.clone(), server.clone(), keys.clone(), self.until);
             clients.spawn(async move {
                 let mut client = TaskClient::connect(&place, &server).await?;
+                say(format!("client {} begins", number + 1));
                 let bench = Bench { clients: 1, keys: keys.len(), until };
                 let mut tally = bench.hammer_as_task(&mut client, &keys, number as u64 + 1).await?;
                 tally.counts = client.bye().await?;

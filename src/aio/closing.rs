@@ -31,8 +31,10 @@ use std::time::Duration;
 ///
 /// The future has no deadline unless the program sets one: see [`within`](Self::within) and [`now`](Self::now). Some
 /// requests come out only with the end of the pair: an unsignalled send of a datagram pair that no later request has
-/// followed, and a request whose post was [uncertain](crate::PostError::Uncertain). If the pair may have one of these,
-/// and nothing has come out for about 0.2 s, the future stops waiting and destroys the pair.
+/// followed; a request whose post was [uncertain](crate::PostError::Uncertain); and on
+/// [some devices](crate::device::Promises::late_posts_are_flushed) a request that was posted after the pair had failed.
+/// If the pair may have one of these, and nothing has come out for about 0.2 s, the future stops waiting and destroys
+/// the pair.
 ///
 /// # Examples
 ///
@@ -248,12 +250,13 @@ impl<B: Brand, T: Transport> Ending<B, T> {
     fn poll_drained(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         let Some(pair) = &mut self.pair else { return Poll::Ready(false) };
         while self.next_kick.poll(context).is_ready() {
-            self.next_kick.restart(FLUSH_INTERVAL);
             match self.kicks.kick(pair) {
                 Ok(None) => {}
                 Ok(Some(marker)) => self.sends.note_next(marker.after(1)),
                 Err(_) => return Poll::Ready(false),
             }
+            // The time begins after the kick. A kick may be slow, and the queue must be polled between two kicks.
+            self.next_kick.restart(FLUSH_INTERVAL);
         }
         let slot = self.sends.slot();
         let sends = self.sends.desk().poll_for(

@@ -296,9 +296,9 @@ impl<S: Send + 'static> Drop for Held<S> {
         if self.off_loop
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            // tokio panics if the system has no thread left. Then the closure is dropped, and the step with it, on this
-            // thread. A drop must not panic, so the panic ends here. (The value of the panic is forgotten: dropping it
-            // can panic, too.)
+            // tokio panics if the system has no thread left. The closure, which owns the step, then stays in the queue
+            // of the runtime until a later thread runs it or the runtime ends. A drop must not panic, so the panic ends
+            // here. (The value of the panic is forgotten: dropping it can panic, too.)
             let spawned = catch_unwind(AssertUnwindSafe(|| drop(runtime.spawn_blocking(move || drop(step)))));
             std::mem::forget(spawned);
             return;

@@ -13,7 +13,7 @@ use super::split::OtherQueueError;
 #[cfg(feature = "tokio")]
 use super::tcp::TcpBond;
 use super::timer::Timer;
-use crate::completion::{FLUSH_INTERVAL, PollError, Success};
+use crate::completion::{FLUSH_INTERVAL, HOPELESS_FLUSHES, PollError, Success};
 use crate::domain::Brand;
 use crate::inflight::{PostError, Status, WorkId};
 use crate::memory::{Buffer, PeerMayRead, PeerMayWrite, RemoteRegion, RemoteWrite};
@@ -60,6 +60,16 @@ pub struct Link<B: Brand> {
     /// When to try a refused move of the pair again.
     next_move: Option<Timer<B>>,
     keep_alive: Option<KeepAlive<B>>,
+    /// The wait for the receives after the end, if some of them may never come out.
+    last_receives: Option<LastReceives<B>>,
+}
+
+/// A wait for receives of which some may never come out. It is given up after several looks in a row that have found
+/// the same number.
+struct LastReceives<B> {
+    next_look: Timer<B>,
+    in_flight: u32,
+    looks: u32,
 }
 
 /// What tells each side that the other side has gone.
@@ -86,7 +96,8 @@ struct KeepAlive<B> {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum End {
-    /// The peer has closed the connection, or its process has ended.
+    /// The peer has closed the connection, or its process has ended. (If TCP made the connection: or the tokio runtime
+    /// of its stream has ended.)
     #[error("the peer has closed the connection, or its process has ended (see docs/failures.md#disconnected)")]
     Disconnected,
     /// A request has failed, which ends a reliable connection. [`Status::RetryExceeded`]: the peer does not answer.
@@ -127,7 +138,8 @@ impl<B: Brand, T: Transport> Connection<B, T> {
         match poller.split(pair) {
             Ok((sender, receiver)) => {
                 trace::connected(sender.number().value(), bond.addresses()[1]);
-                let link = Link { bond, end: None, has_moved_pair: false, next_move: None, keep_alive: None };
+                let (next_move, last_receives, keep_alive) = (None, None, None);
+                let link = Link { bond, end: None, has_moved_pair: false, next_move, last_receives, keep_alive };
                 Ok(Self { sender, receiver, link })
             }
             Err(error) => Err((error, bond)),
@@ -222,6 +234,11 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
     /// out as flushed, and then this returns `None`. It also returns `None` while no receive is posted, so `None` alone
     /// does not mean the end: ask [`closed`](Self::closed).
     ///
+    /// A receive whose post was [uncertain](crate::PostError::Uncertain), and on
+    /// [some devices](crate::device::Promises::late_posts_are_flushed) a receive that was posted after the pair had
+    /// failed, may come out only when the connection is [closed](Self::close). So if nothing has come out for about
+    /// 0.2 s after the end, this returns `None`, too.
+    ///
     /// While this waits, it watches for the end of the connection, and keeps the connection [alive](Self::keep_alive).
     ///
     /// # Errors
@@ -244,7 +261,11 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
         if self.poll_link(context).is_ready() {
             // When the link has ended, `poll_link` moves the pair to Error. That flushes the receives, so look for one
             // again.
-            return self.receiver.poll_next(context);
+            let found = self.receiver.poll_next(context);
+            if found.is_pending() && self.link.poll_given_up(&self.receiver, context) {
+                return Poll::Ready(None);
+            }
+            return found;
         }
         Poll::Pending
     }
@@ -255,8 +276,8 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
     /// tells this side: only a request fails. A connection that only receives needs [`keep_alive`](Self::keep_alive) to
     /// notice that.
     ///
-    /// After every end but [`End::Queue`] the pair is in Error, and all its requests come out. (If the device refuses
-    /// that move, this and [`next`](Self::next) try it again.) Dropping the future loses nothing.
+    /// After every end but [`End::Queue`] the pair is in Error, and its requests come out as [`next`](Self::next) says.
+    /// (If the device refuses that move, this and `next` try it again.) Dropping the future loses nothing.
     pub async fn closed(&mut self) -> End {
         std::future::poll_fn(|context| self.poll_closed(context)).await
     }
@@ -371,11 +392,32 @@ impl<B: Brand> Link<B> {
             }
             // Without `abort` the receives would never come out: neither the end of a link nor a post of uncertain
             // outcome moves the pair to Error. If `abort` fails, the timer wakes the task for another try. A removed
-            // device moves no pair.
+            // device cannot move the pair, so there is no other try.
             self.has_moved_pair = sender.abort().is_ok() || matches!(end, End::DeviceRemoved);
             let timer = || Timer::after(sender.poller(), FLUSH_INTERVAL);
             self.next_move = (!self.has_moved_pair).then(timer);
         }
+    }
+
+    /// Whether to wait no longer for the receives of a link that has ended.
+    fn poll_given_up<T: Transport>(&mut self, receiver: &Receiver<B, T>, context: &mut Context<'_>) -> bool {
+        if !receiver.may_keep_receives() {
+            return false;
+        }
+        let now = receiver.in_flight();
+        let wait = self.last_receives.get_or_insert_with(|| LastReceives {
+            next_look: Timer::after(receiver.poller(), FLUSH_INTERVAL),
+            in_flight: now,
+            looks: 0,
+        });
+        if wait.in_flight != now {
+            (wait.in_flight, wait.looks) = (now, 0);
+        }
+        while wait.looks < HOPELESS_FLUSHES && wait.next_look.poll(context).is_ready() {
+            wait.looks += 1;
+            wait.next_look.restart(FLUSH_INTERVAL);
+        }
+        wait.looks >= HOPELESS_FLUSHES
     }
 
     /// The bytes that the peer's program sent along when the two sides connected. Untrusted input.

@@ -291,7 +291,10 @@ impl<B> Desk<B> {
         let watched = self.poll_for(
             context,
             |_| None::<Infallible>,
-            |state, waker, mine, after| state.pairs.park(place, waker, mine, &mut state.lanes.tally, after),
+            |state, waker, mine, after| match state.pairs.park(place, waker, mine, &mut state.lanes.tally, after) {
+                Parked::Yes => Parked::NoWait,
+                parked => parked,
+            },
         );
         match watched {
             Poll::Ready(Err(error)) => Err(error),
@@ -309,7 +312,7 @@ impl<B> Desk<B> {
     pub(super) fn settle_up_to(&self, count: u32) {
         for _ in 0..=count / BUDGET {
             let mut context = Context::from_waker(Waker::noop());
-            let _: Poll<Result<(), _>> = self.poll_for(&mut context, |_| None, |_, _, _, _| Parked::Yes);
+            let _: Poll<Result<(), _>> = self.poll_for(&mut context, |_| None, |_, _, _, _| Parked::NoWait);
         }
     }
 
@@ -404,7 +407,7 @@ impl<B> Desk<B> {
             }
             // `park` has nothing to do, since the request was noted above. If the attempt finds no more completions, it
             // arms the queue. The completion of the request then wakes the driver.
-            let attempt = state.attempt(&mut budget, &mut after, &mut |_| None::<()>, |_, _| Parked::Yes);
+            let attempt = state.attempt(&mut budget, &mut after, &mut |_| None::<()>, |_, _| Parked::NoWait);
             drop(state);
             after.run();
             match attempt {

@@ -18,7 +18,8 @@ use std::time::Duration;
 /// Run it with [`run_on_thread`](Self::run_on_thread), which goes with any executor or none, or with
 /// `interlock::aio::spawn` on a tokio runtime (feature `tokio`). The driver ends by itself when its poller has no
 /// handles any more, such as a [`SharedPoller`](super::SharedPoller), a [`Sender`](super::Sender) or a
-/// [`Receiver`](super::Receiver), and nobody waits.
+/// [`Receiver`](super::Receiver), and nobody waits. It does not wait for requests of dropped futures that perhaps never
+/// complete: their memory is freed at the latest when the completion queue is dropped.
 ///
 /// Dropping the driver early loses nothing: all tasks that wait are woken, and poll again and again until there is
 /// another driver.

@@ -113,6 +113,8 @@ pub(super) enum Parked {
     Yes,
     /// The waker is not kept. The caller must clone it without holding a lock, and park again.
     NeedsWaker,
+    /// There is no waker to keep: the caller does not wait, or its wait is counted elsewhere.
+    NoWait,
 }
 
 impl<B> Lane<B> {

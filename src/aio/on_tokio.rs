@@ -2,7 +2,7 @@
 
 use super::desk::Turn;
 use super::driver::{Driver, Turns};
-use super::timer::after;
+use super::timer::LONG;
 use crate::completion::WaitError;
 use crate::domain::Brand;
 use std::future::poll_fn;
@@ -63,7 +63,7 @@ async fn run(driver: impl Turns, readiness: AsyncFd<OwnedFd>) -> Result<(), Wait
             Poll::Pending => {}
         }
         let Some(nap) = nap else { return Poll::Pending };
-        timer.as_mut().reset(after(nap).into());
+        timer.as_mut().reset(Instant::now() + nap.min(LONG));
         if timer.as_mut().poll(context).is_pending() {
             return Poll::Pending;
         }

@@ -13,7 +13,8 @@ pub struct Counters {
     pub completed: u64,
     /// Requests that have failed, or were flushed.
     pub failed: u64,
-    /// Requests that have completed, and whose future was dropped before it had the answer.
+    /// Requests that have completed, and whose future was dropped before it had the answer, or whose post was
+    /// [uncertain](crate::PostError::Uncertain).
     pub strays: u64,
     /// Strays whose memory was dropped, because nobody took them before the depth of the queue was reached.
     pub dropped_strays: u64,

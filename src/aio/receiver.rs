@@ -191,8 +191,9 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         if let Some(kept) = self.kept.take() {
             return Poll::Ready(Some(checked(Ok(kept))));
         }
-        // If an earlier call still waits for a buffer, the pool has perhaps set one aside for it. Post that buffer
-        // first. The result is ignored: if the buffer cannot be posted, the loop below finds out why.
+        // An earlier call may have left a wait for a buffer in `refill`. Perhaps the pool has set a buffer aside for
+        // that wait. Post that buffer first. The result is ignored: if the buffer cannot be posted, the loop below
+        // finds out why.
         if self.refill.as_ref().is_some_and(|refill| refill.waits()) {
             let _ = self.poll_refill(context);
         }
@@ -210,8 +211,8 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
                     return Poll::Ready(Some(checked(found)));
                 }
                 let error = found.map(|completion| self.kept = Some(completion)).err();
-                // The next two lines wake tasks, and a waker can panic. If one panics, `self.kept` still has the
-                // completion, and the next call returns it.
+                // `end_wait` and `drop(broken)` wake tasks, and a waker can panic. If one panics, `self.kept` still has
+                // the completion, and the next call returns it.
                 self.end_wait();
                 drop(broken);
                 return Poll::Ready(self.kept.take().map(Ok).or(error.map(Err)).map(checked));
@@ -277,6 +278,15 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
             *fewest = half.in_flight().min(*fewest);
         }
         found.map(Result::transpose)
+    }
+
+    pub(super) fn poller(&self) -> &SharedPoller<B> {
+        self.lane.poller()
+    }
+
+    /// Whether a receive may come out only with the end of the pair.
+    pub(super) fn may_keep_receives(&self) -> bool {
+        self.half.may_keep_requests()
     }
 
     /// How many receives are posted and have not completed.

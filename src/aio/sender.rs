@@ -215,9 +215,9 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
         self.half().broken_by().is_some()
     }
 
-    /// Moves the pair to Error: all its requests come out, and nothing more can be posted. The receiver and the futures
+    /// Moves the pair to Error: its requests come out, and nothing more can be posted. The receiver and the futures
     /// give the memory back. A program calls this when it does not close the pair at once, for example after the peer
-    /// has gone.
+    /// has gone. (A few requests come out only when the pair is closed: see [`Closing`](super::Closing).)
     ///
     /// # Errors
     ///
@@ -516,7 +516,8 @@ impl<B: Brand, T: Transport, M: SenderMode<B, T>> Sender<B, T, M> {
         self.half().in_flight()
     }
 
-    /// The completion of a request whose future was dropped, the oldest first. `None` if no such request has completed.
+    /// The completion of a request whose future was dropped, or whose post was
+    /// [uncertain](crate::PostError::Uncertain), the oldest first. `None` if no such request has completed.
     /// Memory of a [`Pool`](crate::memory::Pool) is not here: it went home. At most as many completions are kept as the
     /// queue is deep. Then the oldest is dropped, with its memory.
     ///

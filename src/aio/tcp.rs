@@ -26,7 +26,7 @@
 
 use super::connection::{Bond, Connection, End};
 use super::shared_poller::SharedPoller;
-use super::timer::after;
+use super::timer::LONG;
 use crate::domain::Brand;
 use crate::memory::RecordError;
 use crate::queue::attributes::ConnectAttributes;
@@ -37,7 +37,7 @@ use crate::queue::{AnyQueuePair, Endpoint, QueuePair};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
@@ -126,7 +126,8 @@ struct Deadline {
 
 impl Deadline {
     fn after(timeout: Duration) -> Self {
-        Self { at: after(timeout).into(), timeout }
+        // By tokio's clock, which a test may stop or move.
+        Self { at: Instant::now() + timeout.min(LONG), timeout }
     }
 
     async fn run<R>(self, io: impl Future<Output = io::Result<R>>) -> Result<R, Cause> {
@@ -440,8 +441,9 @@ pub(super) struct TcpBond {
 impl TcpBond {
     pub(super) fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<End> {
         loop {
-            if self.stream.poll_read_ready(context).is_pending() {
-                return Poll::Pending;
+            // The only error is that the runtime of the stream has ended. Then nobody tells the end of the stream.
+            if ready!(self.stream.poll_read_ready(context)).is_err() {
+                return Poll::Ready(End::Disconnected);
             }
             match self.stream.try_read(&mut [0]) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// The time `left` from now, but at most 30 years from now: tokio adds to the time that it gets, and panics if the sum
-/// is too large for an [`Instant`].
+/// 30 years, the longest wait. tokio adds to the time that it gets, and panics if the sum is too large for an
+/// [`Instant`].
+pub(super) const LONG: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
+/// The time `left` from now, but at most [`LONG`] from now.
 pub(super) fn after(left: Duration) -> Instant {
-    const LONG: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
     Instant::now() + left.min(LONG)
 }
 

@@ -76,7 +76,7 @@ impl<B: Brand, T: Reliable> Asked<B, T> {
         data: ConnectData,
     ) -> Result<Self, Box<NotAsked<B, T>>> {
         // If the system cannot start the thread, the closure is dropped with all that it owns. The identifier and the
-        // pair must not be lost then, so the thread gets them through a channel after its start.
+        // pair must not be lost then, so the thread gets them through an `mpsc` channel after its start.
         let (give, take) = mpsc::sync_channel::<(Identifier, UnbrandedPair)>(1);
         let call = move || {
             let (mut id, pair) = take.recv().expect("the maker of this thread gives both, or ends it with a panic");

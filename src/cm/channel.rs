@@ -322,8 +322,8 @@ impl Inbox {
                 Ok(None) => break,
                 Err(error) => {
                     failed = Some(error);
-                    // Perhaps an event was lost with the error. Its identifier is unknown, so wake all tasks: each
-                    // of them polls again.
+                    // Perhaps an event was lost with the error. The identifier of that event is unknown, so wake all
+                    // tasks: each of them polls again.
                     later.tasks.extend(mail.boxes.values_mut().filter_map(|found| found.task.take()));
                     break;
                 }
@@ -550,16 +550,27 @@ impl Identifier {
     }
 }
 
+/// Ends the events of an identifier when it is dropped, even by a panic.
+struct EndEvents<'e>(&'e Events);
+
+impl Drop for EndEvents<'_> {
+    fn drop(&mut self) {
+        self.0.inbox.end(self.0.key);
+    }
+}
+
 impl Drop for Identifier {
     fn drop(&mut self) {
+        // `poll` below wakes tasks, and a waker may panic.
+        let end = EndEvents(&self.events);
         if self.raw.ends_with_event() {
             // The peer's answer to the connect or accept of this identifier is perhaps in the channel. If `poll` takes
-            // the answer, the drop of `raw` destroys the identifier at once. Otherwise another thread takes the answer
-            // later, and that thread destroys the identifier. An error is ignored: if it lasts, the next thread that
-            // takes an event gets it.
+            // the answer, the drop of `raw` destroys the identifier at once. Otherwise the provider destroys the
+            // identifier later, once somebody has taken the answer. An error is ignored: if it lasts, the next `poll`
+            // or `wait` of an identifier returns it.
             drop(self.events.poll());
         }
-        self.events.inbox.end(self.events.key);
+        drop(end);
         // The field `raw` is dropped after this function. Until then, another thread can take an event of this
         // identifier. Such an event is dropped, since `end` has removed the `MailBox`.
     }

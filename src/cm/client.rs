@@ -280,8 +280,9 @@ impl Resolved {
         if let Err(cause) = same_device(&self.device, &pair) {
             return Err(Failed { value: (self, pair), cause });
         }
-        // Check for a removal before the call of `rdma_connect`. On iWARP another thread owns the identifier and the
-        // pair during that call, so an error of the call could not give them back to the program.
+        // Check for a removal here, while this function can still give the identifier and the pair back. On iWARP
+        // another thread calls `rdma_connect` and owns both, so an error of the call comes after this function has
+        // returned.
         if self.id.events.is_removed() {
             return Err(Failed { value: (self, pair), cause: Cause::DeviceRemoved });
         }

@@ -139,7 +139,7 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
         {
             match self.pair.end_traffic() {
                 Ok(()) => self.link.has_moved_pair = true,
-                // A removed device moves no pair.
+                // A removed device cannot move the pair.
                 Err(error) if matches!(cause, Cause::DeviceRemoved) || is_of_removed_device(error) => {}
                 // The link keeps the cause for the next call.
                 Err(error) => return Err(error),
@@ -214,8 +214,9 @@ impl<B: Brand, T: Reliable> Disconnected<B, T> {
         }
         let deadline = Instant::now().checked_add(timeout);
         loop {
-            // Perhaps an earlier call has taken the event that reports the removal of the device, or the one that frees
-            // the number. Then the `wait` below does not return that event, but these two functions know of it.
+            // Perhaps an earlier call has taken the event `DEVICE_REMOVAL`, or the event `TIMEWAIT_EXIT`, which frees
+            // the number. Then the `wait` below does not return that event. But `is_removed` and `is_number_free` still
+            // know of it.
             if self.id.events.is_removed() {
                 return Ok(false);
             }

@@ -27,7 +27,7 @@ pub(crate) trait Departing: Send + Sync {
     #[cfg(feature = "aio")]
     fn may_keep_requests(&self) -> bool;
     /// Moves the pair to Error again: some devices flush only on such a call.
-    fn flush_again(&self);
+    fn flush_again(&self) -> Result<(), VerbError>;
     /// Destroys the pair. Nobody may poll its completion queue meanwhile.
     fn destroy(&mut self) -> Result<Quiescent, VerbError>;
     /// What the destroy has left.
@@ -63,15 +63,18 @@ pub(super) struct Departure {
     /// When the poller first knew that the device fills no more receives for the pair.
     quiet_since: Option<Instant>,
     flushed: Instant,
-    /// How often the device was asked again to flush.
+    /// How often in a row the device was asked again to flush, and no completion of the queue came in between.
     #[cfg_attr(not(feature = "aio"), allow(dead_code))]
     flushes: u32,
+    /// Whether the device refused the last of these calls, as a removed device does.
+    #[cfg_attr(not(feature = "aio"), allow(dead_code))]
+    is_refused: bool,
 }
 
 impl Departure {
     pub(super) fn new(pair: Box<dyn Departing>) -> Self {
         let now = Instant::now();
-        Self { quiet_since: (!pair.may_receive()).then_some(now), pair, flushed: now, flushes: 0 }
+        Self { quiet_since: (!pair.may_receive()).then_some(now), pair, flushed: now, flushes: 0, is_refused: false }
     }
 
     /// Whether the device takes no more shared receives for the pair, and has had its time to finish those that it has
@@ -83,7 +86,12 @@ impl Departure {
     /// Whether the pair waits for requests that never come.
     #[cfg(feature = "aio")]
     pub(super) fn is_hopeless(&self) -> bool {
-        self.flushes >= HOPELESS_FLUSHES && self.pair.may_keep_requests()
+        self.flushes >= HOPELESS_FLUSHES && (self.is_refused || self.pair.may_keep_requests())
+    }
+
+    /// Notes that the completion queue had completions, perhaps of this pair.
+    pub(super) fn note_progress(&mut self) {
+        self.flushes = 0;
     }
 
     /// Asks the device again to flush, if [`FLUSH_INTERVAL`] has passed since the last time.
@@ -91,10 +99,90 @@ impl Departure {
         if self.flushed.elapsed() >= FLUSH_INTERVAL {
             self.flushed = Instant::now();
             self.flushes = self.flushes.saturating_add(1);
-            self.pair.flush_again();
+            self.is_refused = self.pair.flush_again().is_err();
             if self.quiet_since.is_none() && !self.pair.may_receive() {
                 self.quiet_since = Some(self.flushed);
             }
         }
+    }
+}
+
+#[cfg(all(test, feature = "aio", not(loom)))]
+mod tests {
+    use super::*;
+
+    /// A pair whose moves to Error have the result `flushes`.
+    struct Pair {
+        flushes: fn() -> Result<(), VerbError>,
+        may_keep_requests: bool,
+    }
+
+    impl Departing for Pair {
+        fn slots(&self) -> [Option<usize>; 2] {
+            [None, None]
+        }
+
+        fn is_on_shared(&self) -> bool {
+            false
+        }
+
+        fn may_receive(&self) -> bool {
+            false
+        }
+
+        fn may_keep_requests(&self) -> bool {
+            self.may_keep_requests
+        }
+
+        fn flush_again(&self) -> Result<(), VerbError> {
+            (self.flushes)()
+        }
+
+        fn destroy(&mut self) -> Result<Quiescent, VerbError> {
+            unreachable!("nobody destroys the pair")
+        }
+
+        fn into_remains(self: Box<Self>, _: &Quiescent) -> Remains {
+            unreachable!("nobody destroys the pair")
+        }
+
+        fn leak(self: Box<Self>, _: VerbError) {}
+    }
+
+    fn removed() -> Result<(), VerbError> {
+        Err(VerbError::new("ibv_modify_qp", libc::EIO))
+    }
+
+    fn departure(flushes: fn() -> Result<(), VerbError>, may_keep_requests: bool) -> Departure {
+        Departure::new(Box::new(Pair { flushes, may_keep_requests }))
+    }
+
+    fn flush(departure: &mut Departure, count: u32) {
+        for _ in 0..count {
+            // As if the time between two flushes had passed.
+            departure.flushed = departure.flushed.checked_sub(FLUSH_INTERVAL).unwrap();
+            departure.flush_if_due();
+        }
+    }
+
+    #[test]
+    fn a_pair_is_hopeless_only_if_many_flushes_bring_nothing_out() {
+        let mut pair = departure(|| Ok(()), true);
+        flush(&mut pair, HOPELESS_FLUSHES - 1);
+        assert!(!pair.is_hopeless());
+        pair.note_progress();
+        flush(&mut pair, HOPELESS_FLUSHES - 1);
+        assert!(!pair.is_hopeless(), "a completion came in between");
+        flush(&mut pair, 1);
+        assert!(pair.is_hopeless());
+        pair.note_progress();
+        assert!(!pair.is_hopeless());
+    }
+
+    #[test]
+    fn a_pair_whose_requests_all_come_is_hopeless_only_on_a_removed_device() {
+        let (mut alive, mut gone) = (departure(|| Ok(()), false), departure(removed, false));
+        [&mut alive, &mut gone].into_iter().for_each(|pair| flush(pair, HOPELESS_FLUSHES));
+        assert_eq!([&alive, &gone].map(|pair| pair.is_hopeless()), [false, true]);
     }
 }

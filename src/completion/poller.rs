@@ -52,7 +52,7 @@ pub(super) struct PollerParts {
 impl Finish for PollerParts {
     fn finish(mut self) {
         // The owner of the next poller perhaps never calls `take_leftover`, so from now on the state must keep nothing
-        // for that call. Drop what was kept only after `park`: the drop can run code of the program, which may take the
+        // for that call. Drop `kept` after `park`, not before: the drop can run code of the program, which may take the
         // next poller.
         let kept = self.state.stop_keeping();
         self.queue.park(self.state);

@@ -129,8 +129,8 @@ pub(super) fn arm<S: Source>(source: &mut S) -> Result<Option<S::Item>, WaitErro
     if let Some(item) = source.poll()? {
         return Ok(Some(item));
     }
-    // Takes the events of earlier armings, so that they do not pile up. The poll at the end comes after this, so it
-    // finds the completions that raised those events.
+    // Take the events of earlier armings, so that they do not pile up. The poll at the end comes after this call, so
+    // that poll finds the completions that raised these events.
     source.take_events()?;
     source.arm()?;
     // A completion that came before the arming raises no event, so only a poll finds it.
@@ -296,7 +296,7 @@ impl<B> Poller<B> {
     ///             left -= 1;
     ///         }
     ///         Armed::Empty => {
-    ///             readiness.wait(Duration::from_secs(1))?; // or `readiness.readable().await?.clear_ready()`
+    ///             readiness.wait(Duration::from_secs(1))?; // or `readable` of `Readiness::watch`
     ///         }
     ///     }
     /// }

@@ -107,9 +107,20 @@ pub struct Datagram<B> {
 
 /// Whether the sender of a datagram with this header has an IPv4 address.
 fn is_v4(header: &[u8; HEADER_BYTES]) -> bool {
-    // The IPv4 header is the last 20 of the 40 bytes. Its first byte is 0x45: version 4, and a length of 5 words. Byte
-    // 20 of a global routing header (GRH) can have that value, too, but the first nibble of a GRH is a 6.
-    header[20] == 0x45 && header[0] >> 4 != 6
+    // An IPv4 header is the last 20 of the 40 bytes. Its first byte is 0x45: version 4, and a length of 5 words. Byte
+    // 20 of a global routing header (GRH) can have that value, too, but the first nibble of a GRH is a 6. In front of
+    // an IPv4 header the bytes are undefined, and the nibble may be a 6 as well. Then the checksum decides, as in
+    // `ibv_init_ah_from_wc` of rdma-core.
+    header[20] == 0x45 && (header[0] >> 4 != 6 || has_valid_checksum(&header[20..]))
+}
+
+/// Whether the sum of the 16-bit words of this IPv4 header is what a correct checksum makes it.
+fn has_valid_checksum(ipv4: &[u8]) -> bool {
+    let (words, _) = ipv4.as_chunks();
+    let sum = words.iter().map(|&word| u32::from(u16::from_be_bytes(word))).sum::<u32>();
+    // The carries are added to the lower half. There are few words, so the second addition has no carry.
+    let folded = (sum & 0xffff) + (sum >> 16);
+    (folded & 0xffff) + (folded >> 16) == 0xffff
 }
 
 impl<B> Datagram<B> {
@@ -275,5 +286,39 @@ impl<B> fmt::Debug for WrittenWithImmediate<B> {
             .field("written_bytes", &self.written_bytes)
             .field("immediate", &self.immediate)
             .finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Byte 20 is the beginning of an IPv4 header, or a byte of an IPv6 address. What stands before an IPv4 header is
+    /// undefined, and may look like the beginning of an IPv6 header.
+    #[test]
+    fn an_ipv4_header_is_told_from_an_ipv6_header() {
+        let mut header = [0; HEADER_BYTES];
+        let ipv4 = [0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 17, 0x26, 0xaf, 10, 0, 0, 1, 10, 0, 0, 2];
+        header[20..].copy_from_slice(&ipv4);
+        for first in [0, 0x45, 0x60, 0xff] {
+            header[0] = first;
+            assert!(is_v4(&header), "{first}");
+        }
+        // If these 20 bytes belong to an IPv6 header, their sum is hardly ever that of a correct checksum.
+        header[30] ^= 1;
+        header[0] = 0x60;
+        assert!(!is_v4(&header));
+        // Without the beginning of an IPv6 header, the checksum does not matter.
+        header[0] = 0;
+        assert!(is_v4(&header));
+        header[20] = 0x44;
+        assert!(!is_v4(&header));
+    }
+
+    #[test]
+    fn the_carries_of_a_checksum_are_added() {
+        assert!(has_valid_checksum(&[0xff, 0xff, 0xff, 0xff]) && has_valid_checksum(&[0x80, 0, 0x7f, 0xff]));
+        assert!(has_valid_checksum(&[0xff, 0xfe, 0, 1]) && !has_valid_checksum(&[0xff, 0xfe, 0, 2]));
+        assert!(!has_valid_checksum(&[0; 20]));
     }
 }

@@ -40,8 +40,8 @@ use std::{fmt, marker::PhantomData, sync::Arc};
 ///
 /// A handle: clones name the same domain. The device frees the domain when the last handle and the last object of the
 /// domain are dropped.
-// Its methods stand beside what they make: memory in `memory/region.rs`, `memory/pool.rs` and `memory/lease.rs`,
-// completion queues in `completion/queue.rs`, pairs in `queue/create.rs`.
+// The methods of `ProtectionDomain` stand next to what they make: for example, `register` in `memory/region.rs`,
+// `completion_queue` in `completion/queue.rs`, and `reliable` in `queue/create.rs`.
 #[doc(alias = "ibv_pd")]
 #[doc(alias = "ibv_dealloc_pd")]
 pub struct ProtectionDomain<B> {

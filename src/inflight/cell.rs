@@ -68,7 +68,8 @@ pub(super) struct TicketCell<T> {
     ///    the state of a free cell. A value in flight is taken by a compare-exchange of the state.
     state: AtomicU64,
     /// 1. Holds a value while one is in flight. The value belongs to the thread whose compare-exchange takes it (0).
-    ///    The value of a free cell belongs to the holder of the right.
+    ///    When that thread has read it, the cell belongs to the holder of the right. The slab makes sure that nobody
+    ///    fills the cell before that: it fills a slot again only after the thread has returned the slot.
     value: Cell<T>,
 }
 
@@ -103,7 +104,8 @@ impl<T> TicketCell<T> {
             return ticket;
         }
         // SAFETY: the cell is free, so it is empty and belongs to the holder of the `FillRight` (1). The caller holds
-        // that right and lends it mutably, so nobody else fills the cell.
+        // that right and lends it mutably, so nobody else fills the cell. The thread that took the last value has also
+        // read it: the slab fills a slot again only after that thread has returned the slot (release and acquire).
         unsafe { self.value.put(value) };
         self.state.store(ticket << 1 | IN_FLIGHT, Ordering::Release);
         ticket

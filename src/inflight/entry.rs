@@ -102,8 +102,8 @@ static_assertions::assert_eq_size!(Buffer<()>, *mut Descriptor);
 static_assertions::assert_eq_size!(Entry, Option<Entry>, u64);
 
 // An `Entry` is `Send` and `Sync` because its `ObjectPtr` is. This is sound: the entry owns a part, a list or a window
-// (0), each of which is `Send` and `Sync`, and lends only shared references to what it owns. (`fill` writes through
-// such a reference, but only to atomics.)
+// (0, 1), each of which is `Send` and `Sync`. The entry lends only shared references to what it owns. (`fill` writes
+// through such a reference, but only to atomics.)
 static_assertions::assert_impl_all!(Part: Send, Sync);
 static_assertions::assert_impl_all!(BufferList<()>: Send, Sync);
 static_assertions::assert_impl_all!(WindowInner: Send, Sync);
@@ -153,8 +153,8 @@ impl Entry {
         const { assert!(mem::align_of::<T>() > TAG) };
         // The low bits are zero, so adding the tag sets them. (`map_addr` costs two instructions more.)
         let tagged = pointer.as_ptr().wrapping_byte_add(tag).cast();
-        // SAFETY: `tagged` is not null, since it points into the object of `pointer`: `tag` is at most `TAG`, which is
-        // less than the alignment of `T` (asserted above), and `T` is not empty, so its size is at least its alignment.
+        // SAFETY: `tag` is at most `TAG`, which is less than the alignment of `T` (asserted above). `T` is not empty,
+        // so its size is at least its alignment. So `tagged` points into the object of `pointer`, and is not null.
         Self { tagged: ObjectPtr(unsafe { NonNull::new_unchecked(tagged) }) }
     }
 

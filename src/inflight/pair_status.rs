@@ -96,7 +96,8 @@ impl PairStatus {
         [QueueKind::Receive, QueueKind::Send].into_iter().for_each(|side| self.of(side).set(BROKEN));
     }
 
-    /// The first failure that stopped the pair; if there is none, the first that stopped its sends.
+    /// The first failure that stopped the sends, perhaps together with the whole pair. (A failure of the sends alone is
+    /// recorded only if nothing has stopped the pair before.)
     pub(crate) fn first_failure(&self) -> Option<Status> {
         self.first_failure_of(QueueKind::Send)
     }

@@ -145,7 +145,7 @@ impl<'q> PendingPosts<'q> {
         let Some(cell) = row.next() else { return Err(request) };
         cell.keep_recipient(self.queue, &request);
         cell.write(slot.fill(request, id, last));
-        // `slot` has left the slot among the plain slots, unless there were none. So take it out.
+        // The slot that was just filled is still the first of the plain slots, if there are any. So remove it.
         self.plain_slots.next();
         Ok(id)
     }
@@ -199,7 +199,7 @@ impl<'q> PendingPosts<'q> {
         while let Some(item) = first.next() {
             match make(item).without_signal().plain(bounds) {
                 Ok(request) => {
-                    // SAFETY: `count` places are reserved, and `first` has at most `count` items.
+                    // SAFETY: `count` cells are reserved, and `first` has at most `count` items.
                     unsafe { burst.put_reserved(request) };
                 }
                 Err(other) => return Some(other),
@@ -341,7 +341,8 @@ impl Drop for PendingPosts<'_> {
 fn ensure_open<'s>(session: &'s mut Option<Session>, queue: &mut SendQueue, sessions: Sessions) -> &'s mut Session {
     debug_assert!(queue.sessions().is_some());
     // SAFETY: the pair of `queue` is in a state that sends (0 of `WorkQueue`). Nobody else posts to it, since `queue`
-    // is borrowed mutably. No session of the pair is open: an open session would be in `session` (3).
+    // is borrowed mutably. No session of the pair is open: an open session would be in `session` (3 of
+    // `PendingPosts`).
     session.get_or_insert_with(|| unsafe { sessions.open() })
 }
 
@@ -464,7 +465,7 @@ impl Burst<'_, '_> {
         if self.row.reserve(1) == 0 {
             return Err(request);
         }
-        // SAFETY: a place was reserved just above.
+        // SAFETY: a cell was reserved just above.
         unsafe { self.put_reserved(request) };
         Ok(())
     }

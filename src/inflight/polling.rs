@@ -134,11 +134,11 @@ impl PollEnd {
     /// know which completion is next.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Result<Option<Pending<'_>>, PollFailed> {
-        // SAFETY: the completion queue is alive, since `self.queue` owns it. Only this end polls it, and `polled` has
-        // room for `BATCH` completions (1).
+        // SAFETY: `raw` is the pointer of `queue` (0), which owns the completion queue, so the completion queue is
+        // alive. Only this end polls the completion queue, and `polled` has room for `BATCH` completions (1).
         let count = unsafe { (self.poll)(self.raw.0.as_ptr(), BATCH as c_int, self.polled.as_mut_ptr()) } as u32;
-        // One compare finds both cases without completions: 0 wraps around in the subtraction, and a negative number is
-        // a large unsigned one.
+        // One compare finds every count that is not in 1 to `BATCH`: 0 wraps around in the subtraction, and a negative
+        // count (a failure) is a large unsigned number. A count above `BATCH` would break (2), so it is a failure, too.
         if count.wrapping_sub(1) >= BATCH as u32 {
             return if count == 0 { Ok(None) } else { Err(PollFailed) };
         }
@@ -182,7 +182,8 @@ impl PollEnd {
     /// `ibv_req_notify_cq`: the next completion raises an event; with `solicited_only`, only a solicited one or a
     /// failure does.
     pub(crate) fn arm(&mut self, solicited_only: bool) -> Result<(), VerbError> {
-        // SAFETY: the completion queue is alive, since `self.queue` owns it, and only this end arms it (1).
+        // SAFETY: `raw` is the pointer of `queue` (0), which owns the completion queue, so the completion queue is
+        // alive. Only this end arms the completion queue (1).
         match unsafe { (self.request_notify)(self.raw.0.as_ptr(), c_int::from(solicited_only)) } {
             0 => Ok(()),
             failed => Err(VerbError::of_data_path("ibv_req_notify_cq", failed)),
@@ -337,8 +338,8 @@ impl<'q> PolledQueue<'q> {
     ///
     /// # Safety
     ///
-    /// `cq` is an `ibv_cq_ex` for which (0) holds, and `to` points to [`BATCH`] completions; both for the length of
-    /// `'q`.
+    /// `cq` is an `ibv_cq_ex` for which (0) holds, and `to` points to [`BATCH`] completions that nobody else uses; both
+    /// for the length of `'q`.
     #[inline(always)]
     unsafe fn new(cq: *mut ibv_cq, to: *mut ibv_wc) -> (Self, &'q mut [ibv_wc; BATCH]) {
         // SAFETY: `cq` is alive (caller), so it is not null.
@@ -368,7 +369,8 @@ impl<'q> PolledQueue<'q> {
     fn current(self) -> (WorkId, ibv_wc_status) {
         // Make no reference to the whole struct: another thread that acknowledges events writes other fields of it.
         let cq = self.cq.as_ptr();
-        // SAFETY: the struct is alive (0). Only `ibv_start_poll` and `ibv_next_poll` write this field.
+        // SAFETY: the struct is alive (0). Only the functions of a poll write this field, and nobody else polls the
+        // queue (0).
         let id = unsafe { (*cq).wr_id };
         // SAFETY: as for `wr_id` above.
         (WorkId::from_raw(id), unsafe { (*cq).status })

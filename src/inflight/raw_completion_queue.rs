@@ -106,7 +106,8 @@ impl RawCompletionQueue {
 impl Drop for RawCompletionQueue {
     fn drop(&mut self) {
         let (address, handle) = (self.address(), &mut self.handle);
-        // No queue pair uses the queue any more: each one would keep this `RawCompletionQueue` alive.
+        // Each queue pair that uses the queue keeps this `RawCompletionQueue` alive, so no such pair is left. (A pair
+        // that was leaked during its creation keeps only the handle. Then `end_shared` fails.)
         let destroy = || handles::CompletionQueue::end_shared(handle, "ibv_destroy_cq");
         if let Err(error) = self.domain.context.objects.end(address, destroy) {
             mem::forget(Arc::clone(&self.channel));

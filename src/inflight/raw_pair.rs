@@ -102,7 +102,8 @@ impl RawPair {
             shared: asked.shared.map(|shared| Arc::clone(shared.handle())),
         };
         // On some providers the completion of a signalled request does not also end the unsignalled requests before it.
-        // There, every request must be signalled.
+        // On others a pair is destroyed only after all its requests have completed, and unsignalled requests may never
+        // complete. On all of these providers, every request must be signalled.
         let sq_sig_all = i32::from(!context.promises().sends_may_be_unsignalled());
         let attributes = sys::ibv_qp_init_attr { cap, qp_type, sq_sig_all, ..Default::default() };
         let (handle, granted, posting) = if posting.is_in_sessions() {

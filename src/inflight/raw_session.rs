@@ -149,8 +149,9 @@ impl Session {
             Data::Registered(part) => {
                 // SAFETY: the descriptor is alive, since the ledger owns it (caller).
                 let part = unsafe { part.as_ref() };
-                // `message_bytes` is the number of filled bytes, which equals `length`: a send or a write has its
-                // `length` from there, and for a read or an atomic `Data::of` has set that number to `length`.
+                // `message_bytes` is the number of filled bytes, which equals `length`. For a send or a write, the
+                // check has set `length` to that number. For a read or an atomic, `Data::of` has set that number to
+                // `length`.
                 let filled = part.message_bytes();
                 // SAFETY: the pair has this function (0).
                 unsafe { verbs::ibv_wr_set_sge(qp, part.lkey(), part.device_addr(), filled) };

@@ -159,9 +159,9 @@ impl SharedCore {
         if let Err(error) = self.alive(verb) {
             return Err((error, right));
         }
-        // `get_mut` always succeeds here. Only pairs hold other references to the handle. Each such pair also holds a
-        // reference to this `SharedCore`, which it drops after the one to the handle. `&mut self` shows that no pair
-        // has a reference to this `SharedCore` any more. So no pair has one to the handle either.
+        // Only pairs hold other references to the handle. Each such pair also holds a reference to this `SharedCore`,
+        // and drops its handle reference first. `&mut self` shows that no pair has a reference to this `SharedCore` any
+        // more. So `get_mut` fails only if a pair was leaked during its creation: its handle reference stays for ever.
         let Some(handle) = Arc::get_mut(&mut self.handle) else {
             return Err((VerbError::new(verb, libc::EBUSY), right));
         };

@@ -66,8 +66,8 @@ struct ColdData {
 }
 
 // Any thread is allowed to use the raw pair, and one thread is allowed to post sends while another posts receives: the
-// provider takes the locks that it needs. (No device is opened while an environment variable turns these locks off: see
-// `device/context.rs`.)
+// provider takes the locks that it needs. (No queue pair is created while an environment variable turns these locks
+// off: see `provider/environment.rs`.)
 static_assertions::assert_impl_all!(SendQueue: Send, Sync);
 static_assertions::assert_impl_all!(ReceiveQueue: Send, Sync);
 

@@ -85,7 +85,7 @@ pub enum RegisterFailure {
     #[error(transparent)]
     LockedMemoryLimit(LockedMemoryLimit),
     /// The device lacks a feature.
-    #[error("the device does not support {feature}: register memory of another kind")]
+    #[error("the device does not support {feature}: register memory without it")]
     Unsupported {
         /// The feature.
         feature: &'static str,

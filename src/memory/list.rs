@@ -59,7 +59,7 @@ pub struct ListInner {
     parts: Vec<UniquePart>,
     /// Has capacity for one element of each part.
     elements: Vec<sys::ibv_sge>,
-    /// How much of each part was filled before a receive was posted, to be restored if the post is refused.
+    /// How much of each part was filled before a read or an atomic was posted, to be restored if the post is refused.
     before: Vec<usize>,
 }
 

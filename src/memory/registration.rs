@@ -519,7 +519,7 @@ impl RegionInner {
     pub(super) fn word(&self, index: usize) -> Option<&AtomicU64> {
         let word = || self.address.as_ptr().cast::<u64>().wrapping_add(index);
         // SAFETY: the word is inside the memory, aligned and mapped in this process (2). While anybody writes the word,
-        // all accesses to it are atomic (see above).
+        // all accesses to it are atomic (see the comment of this function).
         (index < self.words).then(|| unsafe { AtomicU64::from_ptr(word()) })
     }
 

@@ -275,5 +275,5 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     ) -> Result<std::sync::Arc<dyn cm::RawChannel>, cm::OpenFailure>;
 
     /// The time until the device must be polled even if nothing has happened; `None` if it runs by itself.
-    fn next_timer(&self, context: NonNull<sys::ibv_context>) -> Option<Duration>;
+    unsafe fn next_timer(&self, context: NonNull<sys::ibv_context>) -> Option<Duration>;
 }

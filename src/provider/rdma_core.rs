@@ -120,8 +120,8 @@ fn find<R>(mut f: impl FnMut(Device<'_>) -> Option<R>) -> Result<Option<R>, Verb
             break;
         }
     }
-    // SAFETY: the list came from `ibv_get_device_list`, and an opened device outlives the list
-    // (`ibv_get_device_list(3)`, NOTES).
+    // SAFETY: the list came from `ibv_get_device_list`, and only this call frees it. `f` cannot keep a `Device`. A
+    // device that `f` has opened outlives the list (`ibv_get_device_list(3)`, NOTES).
     unsafe { sys::ibv_free_device_list(list.as_ptr()) };
     Ok(found)
 }
@@ -324,7 +324,7 @@ impl Provider for RdmaCore {
         }
         // Acknowledge the event now: the verb that destroys an object waits until all events of the object are
         // acknowledged.
-        // SAFETY: the event was taken just now, and its object is alive until the event is acknowledged.
+        // SAFETY: the event was taken just now. Its object, if it has one, is alive until the event is acknowledged.
         unsafe { sys::ibv_ack_async_event(&mut event) };
         Ok(Some(event))
     }
@@ -397,7 +397,7 @@ impl Provider for RdmaCore {
         super::cm::open()
     }
 
-    fn next_timer(&self, _: NonNull<sys::ibv_context>) -> Option<Duration> {
+    unsafe fn next_timer(&self, _: NonNull<sys::ibv_context>) -> Option<Duration> {
         None
     }
 }

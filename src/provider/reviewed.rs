@@ -40,6 +40,8 @@ pub struct Promises {
     /// leaves Reset or Send Queue Error is then like a new one: what happened to it before never makes a poll complete
     /// a later request.
     pub(crate) pairs_can_be_reset: bool,
+    /// A request that is posted after the pair has moved to Error is flushed, or its post is refused.
+    pub(crate) flushes_late_posts: bool,
     /// When a queue pair may be destroyed.
     pub(crate) teardown: Teardown,
     /// A failed destroy leaves the object unchanged, so it can be tried again.
@@ -99,6 +101,13 @@ impl Promises {
     /// another.
     pub fn pairs_can_be_reset(&self) -> bool {
         self.pairs_can_be_reset
+    }
+
+    /// Whether a request that is posted after its pair has moved to Error comes out as flushed, or its post is refused.
+    /// If not, such a request perhaps stays in flight until the pair is destroyed. A program meets this when the device
+    /// has moved the pair to Error and no completion has told the library yet.
+    pub fn late_posts_are_flushed(&self) -> bool {
+        self.flushes_late_posts
     }
 
     /// Whether a queue pair ends as soon as the program drops or destroys it. If not, the [`Poller`](crate::Poller) of
@@ -299,6 +308,7 @@ pub(crate) const UNREVIEWED: Promises = Promises {
     retires_prefix: false,
     refusal_is_sure: false,
     pairs_can_be_reset: false,
+    flushes_late_posts: false,
     teardown: Teardown::Polled,
     destroy_may_be_retried: false,
     shared: Shared::No,
@@ -318,6 +328,7 @@ pub(crate) const SOFT: Promises = Promises {
     retires_prefix: true,
     refusal_is_sure: true,
     pairs_can_be_reset: true,
+    flushes_late_posts: true,
     teardown: Teardown::Anytime,
     destroy_may_be_retried: true,
     shared: Shared::Yes,
@@ -337,6 +348,7 @@ pub(crate) const RXE: Promises = Promises {
     retires_prefix: true,
     refusal_is_sure: true,
     pairs_can_be_reset: true,
+    flushes_late_posts: true,
     teardown: Teardown::Anytime,
     destroy_may_be_retried: true,
     shared: Shared::Yes,
@@ -367,6 +379,7 @@ pub(crate) const MLX5: Promises = Promises {
     retires_prefix: true,
     refusal_is_sure: true,
     pairs_can_be_reset: true,
+    flushes_late_posts: true,
     teardown: Teardown::PolledIfShared,
     destroy_may_be_retried: true,
     shared: Shared::With("MLX5_SCATTER_TO_CQE", "0"),
@@ -386,6 +399,7 @@ pub(crate) const MLX4: Promises = Promises {
     retires_prefix: true,
     refusal_is_sure: true,
     pairs_can_be_reset: true,
+    flushes_late_posts: true,
     teardown: Teardown::PolledIfShared,
     destroy_may_be_retried: true,
     shared: Shared::Yes,
@@ -400,6 +414,7 @@ pub(crate) const MLX4: Promises = Promises {
 pub(crate) const IRDMA: Promises = Promises {
     name: "irdma",
     refusal_is_sure: true,
+    flushes_late_posts: true,
     events_change_nothing: true,
     quirks: Quirks { completes_quietly: true, not_on_iwarp: true, ..Quirks::NONE },
     ..UNREVIEWED
@@ -409,6 +424,7 @@ pub(crate) const IRDMA: Promises = Promises {
 pub(crate) const BNXT_RE: Promises = Promises {
     name: "bnxt_re",
     refusal_is_sure: true,
+    flushes_late_posts: true,
     quirks: Quirks { completes_quietly: true, ..Quirks::NONE },
     ..UNREVIEWED
 };
@@ -416,6 +432,7 @@ pub(crate) const BNXT_RE: Promises = Promises {
 /// HiSilicon.
 pub(crate) const HNS: Promises = Promises {
     name: "hns",
+    flushes_late_posts: true,
     destroy_may_be_retried: true,
     shared: Shared::Yes,
     events_change_nothing: true,
@@ -427,6 +444,7 @@ pub(crate) const HNS: Promises = Promises {
 pub(crate) const EFA: Promises = Promises {
     name: "efa",
     refusal_is_sure: true,
+    flushes_late_posts: true,
     events_change_nothing: true,
     polls_fresh: true,
     quirks: Quirks::NONE,
@@ -501,10 +519,11 @@ mod tests {
     /// The table as `docs/providers.md` must have it.
     fn table() -> String {
         type Cell = fn(&Promises) -> String;
-        let columns: [(&str, Cell); 13] = [
+        let columns: [(&str, Cell); 14] = [
             ("a completion also completes the sends before it", |row| yes_or_no(row.retires_prefix)),
             ("a named refusal is not queued", |row| yes_or_no(row.refusal_is_sure)),
             ("pairs can be reset", |row| yes_or_no(row.pairs_can_be_reset)),
+            ("late posts are flushed", |row| yes_or_no(row.flushes_late_posts)),
             ("pairs are destroyed", |row| {
                 match row.teardown {
                     Teardown::Anytime => "at any time",

@@ -173,9 +173,9 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     }
 
     /// Whether requests may stay in flight that neither a flush nor a marker brings back: sends of a datagram pair, or
-    /// an uncertain request that the device never got.
+    /// [those of any pair](super::untyped::PairCore::may_keep_requests).
     fn may_keep_requests(&self) -> bool {
         let is_datagram = code::<T>() == ibv_qp_type::IBV_QPT_UD;
-        self.inner.core.is_poisoned() || is_datagram && self.may_keep_sends() && self.sends_in_flight() != 0
+        self.inner.core.may_keep_requests() || is_datagram && self.may_keep_sends() && self.sends_in_flight() != 0
     }
 }

@@ -169,7 +169,7 @@ pub enum TransitionFailure {
         most: u32,
     },
     /// The device says that the pair is in another state.
-    #[error("the queue pair is not in {asked}: the device reports {state:?} (drop the pair, or move it to Error)")]
+    #[error("the queue pair is not in {asked}: the device reports {state:?} (try again later, or move it to Error)")]
     Elsewhere {
         /// The state that the program asked for.
         asked: &'static str,

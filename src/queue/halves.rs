@@ -280,6 +280,12 @@ impl<B: Brand, T: Transport> ReceiveHalf<B, T> {
     pub(crate) fn broken_by(&self) -> Option<Status> {
         broken_by(&self.half.1)
     }
+
+    /// As [`PairCore::may_keep_requests`].
+    #[cfg(feature = "aio")]
+    pub(crate) fn may_keep_requests(&self) -> bool {
+        self.half.1.may_keep_requests()
+    }
 }
 
 impl<B, T> fmt::Debug for SendHalf<B, T> {

@@ -27,11 +27,9 @@ pub(super) struct DepartingPair {
 
 impl DepartingPair {
     /// Moves the pair to Error, so that the device flushes its requests in flight.
-    pub(super) fn flush(&self) {
+    pub(super) fn flush(&self) -> Result<(), VerbError> {
         let mut modify = Modify::to(raw_state::IBV_QPS_ERR);
-        // An error is ignored. While requests are in flight or may still come, the poller calls `flush_again` from time
-        // to time. At the latest, the drop of the completion queue destroys the pair.
-        let _ = self.raw.modify(&mut modify.attributes, modify.mask);
+        self.raw.modify(&mut modify.attributes, modify.mask)
     }
 }
 
@@ -58,8 +56,8 @@ impl Departing for DepartingPair {
         self.status.is_poisoned()
     }
 
-    fn flush_again(&self) {
-        self.flush();
+    fn flush_again(&self) -> Result<(), VerbError> {
+        self.flush()
     }
 
     fn destroy(&mut self) -> Result<Quiescent, VerbError> {
@@ -68,9 +66,10 @@ impl Departing for DepartingPair {
 
     fn into_remains(self: Box<Self>, quiescent: &Quiescent) -> Remains {
         let Self { raw, places: Places { send, receive }, sends_on, .. } = *self;
-        // `raw` goes first, since it has references to the raw handles of both completion queues: `sends_on` is perhaps
-        // the last other reference, and a completion queue whose handle somebody still has is leaked. The shared
-        // receive queue stays in `self` until the end of this function, so it outlives `raw`.
+        // Drop `raw` first: it holds the handles of both completion queues. If `sends_on` is the last reference to its
+        // queue, the drop of `sends_on` destroys that queue. The destroy fails, and the queue is leaked, while `raw`
+        // holds its handle. The shared receive queue stays in `self` until the end of this function, so it outlives
+        // `raw`.
         drop(raw);
         let [send, receive] =
             [send, receive].map(|place| Orphan { place, keeps_lease: None, quiescent: quiescent.clone() });
@@ -108,9 +107,10 @@ pub(super) fn destroy(
 ) -> Result<Quiescent, VerbError> {
     raw.detach_all()?;
     if raw.has_windows() {
-        // No request may name a window that is freed. A pair in Reset takes no posts. If a step after the reset fails,
-        // the program keeps the pair, so `status` must refuse its posts. (Where `pairs_can_be_reset` is false, requests
-        // may still be in flight. There windows are no barriers: freeing one gives no memory back.)
+        // No request may name a window that is freed. So reset the pair first: the reset ends its requests, and a pair
+        // in Reset takes no posts. If the reset or a later step fails, the program keeps the pair, so poison `status`,
+        // which then refuses posts. (Where `pairs_can_be_reset` is false, the reset may leave requests in flight.
+        // Windows are no barriers there, so a freed window gives no memory back.)
         status.poison();
         reset(raw, domain)?;
         raw.free_windows()?;

@@ -305,8 +305,8 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
     #[doc(alias = "ibv_modify_qp")]
     #[doc(alias = "into_rts")]
     pub fn resume(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
-        // A send that has failed meanwhile may have moved a pair of an unreliable transport to Send Queue Error. From
-        // there, the same call moves the pair to Ready To Send.
+        // A failed send may have moved a pair of an unreliable transport from Send Queue Drain to Send Queue Error. The
+        // call below moves such a pair to Ready To Send, too, and not every provider allows that.
         if T::TYPE != ibv_qp_type::IBV_QPT_RC
             && let Err(source) = self.inner.core.can_be_used_again()
         {

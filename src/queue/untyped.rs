@@ -235,9 +235,10 @@ impl PairCore {
         trace::pair_gone(self.qpn().value());
         let raw = self.raw.take();
         let departing = DepartingPair { raw, places, sends_on, status, _shared: self.shared.clone(), domain };
-        // `flush` moves the pair to Error, so that the device flushes the requests in flight. If the move fails, the
-        // poller tries it again as long as requests are in flight, or may come from a shared receive queue.
-        departing.flush();
+        // `flush` moves the pair to Error, so that the device flushes the requests in flight. An error is ignored: the
+        // poller calls `flush_again` from time to time, as long as requests are in flight or may come from a shared
+        // receive queue. At the latest, the drop of the completion queue destroys the pair.
+        let _ = departing.flush();
         self.receive_queue.depart(Box::new(departing));
     }
 
@@ -323,6 +324,12 @@ impl PairCore {
     /// Whether the pair refuses posts until it is reset or destroyed.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.status.is_poisoned()
+    }
+
+    /// Whether the pair may have a request that only the end of the pair brings out: one whose post was uncertain and
+    /// that the device never got, or one that was posted after the device had moved the pair to Error.
+    pub(crate) fn may_keep_requests(&self) -> bool {
+        self.is_poisoned() || !self.domain.context.promises().flushes_late_posts
     }
 }
 

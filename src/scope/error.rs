@@ -114,7 +114,7 @@ impl<R> fmt::Display for ScopeError<R> {
                 write!(
                     f,
                     "a scope needs a connected queue pair without failures, and this pair is in {state}: take it back \
-                     with `Exclusive::into_parts`, and connect it again"
+                     with `Exclusive::into_parts`, and connect it again or use another one"
                 )
             }
             Self::Broken { state, first_failure: Some(first), .. } => {

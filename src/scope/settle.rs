@@ -142,8 +142,8 @@ impl<B: Brand> Engine<B> {
                 } else if loan.is_exposed() {
                     abort("peers can still reach it: the device did not end its registration");
                 } else {
-                    // Leaked memory stays registered, and the device does not reuse its key. That does no harm: no peer
-                    // has a right to the memory, and no request names it.
+                    // The memory stays registered, and no other registration gets its key. That does no harm: no peer
+                    // has a right to the memory, and no request names the memory.
                     loan.leak(error);
                     break;
                 }

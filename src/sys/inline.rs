@@ -204,7 +204,8 @@ mod extended {
         let first = size_of::<verbs_context>().saturating_sub(present).min(END);
         let (from, to) = (whole.wrapping_byte_add(first), (&raw mut copy).wrapping_byte_add(first));
         // SAFETY: the provider's table has all members from `first` on, and providers change no member while the
-        // context is open. Each member is a word and `first` is a multiple of a word, so no member is copied in part.
+        // context is open. Each member is one word, and `first` is a multiple of the word size, so no member is copied
+        // in part.
         unsafe { core::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast::<u8>(), END - first) };
         copy
     }

@@ -484,6 +484,22 @@ fn a_future_that_is_dropped_behind_many_answers_gives_its_memory_back() {
     driver.join().unwrap();
 }
 
+/// Only a task that waits is counted as asleep, not the drop of a future.
+#[test]
+fn the_drop_of_a_future_is_no_sleep() {
+    let context = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap();
+    let mut tasks = Tasks::new(context.checked_domain().unwrap(), 4);
+    let driver = tasks.drive();
+    // The peer has no receive, so these sends do not complete.
+    drop(tasks.left.0.send(tasks.buffer(b"x")).unwrap());
+    assert_eq!(tasks.poller.counters().sleeps, 0);
+    let mut posted = tasks.left.0.send(tasks.buffer(b"x")).unwrap();
+    assert!(poll_once(&mut posted).is_pending());
+    assert_eq!(tasks.poller.counters().sleeps, 1);
+    drop((posted, tasks));
+    driver.join().unwrap();
+}
+
 #[test]
 fn a_pair_that_is_dropped_answers_its_futures() {
     let mut tasks = tasks!();

@@ -34,6 +34,8 @@ struct State {
     has_mail: bool,
     /// The poller has a dropped pair, which a later poll destroys.
     is_departing: bool,
+    /// The next call that arms the queue fails.
+    fails_to_arm: bool,
 }
 
 loom::lazy_static! {
@@ -95,6 +97,9 @@ impl<B> Poller<B> {
             return Ok(Armed::Ready(completion));
         }
         self.take_events()?;
+        if DEVICE.change(|device| std::mem::take(&mut device.fails_to_arm)) {
+            return Err(VerbError::new("ibv_req_notify_cq", libc::ENOMEM).into());
+        }
         DEVICE.change(|device| device.is_armed = true);
         Ok(self.poll()?.map_or(Armed::Empty, Armed::Ready))
     }
@@ -230,7 +235,8 @@ mod tests {
         }
     }
 
-    /// The driver's thread. Does what `Driver::run_on_thread` does, but sleeps on the model of the device.
+    /// The driver's thread. Does what `Driver::run_on_thread` does, but sleeps on the model of the device, and goes on
+    /// if the queue could not be armed.
     fn drive(desk: &Desk<()>) {
         let waker = Waker::from(Arc::new(Bell));
         let mut context = Context::from_waker(&waker);
@@ -246,8 +252,8 @@ mod tests {
                     }
                     device.has_rung = false;
                 }
+                Poll::Ready(Err(WaitError::Verb(_))) | Poll::Pending => {}
                 Poll::Ready(Err(error)) => panic!("{error}"),
-                Poll::Pending => {}
             }
         }
     }
@@ -309,6 +315,16 @@ mod tests {
     #[test]
     fn no_dropped_pair_is_slept_over() {
         model(2, [|_| drop_pair(), |desk| answer(desk, 0)], &[0]);
+    }
+
+    /// The same, if the task cannot arm the queue.
+    #[test]
+    fn no_dropped_pair_is_slept_over_if_the_queue_is_not_armed() {
+        let drop_pair = |_: &Shared| {
+            DEVICE.change(|device| device.fails_to_arm = true);
+            drop_pair();
+        };
+        model(2, [drop_pair, |desk| answer(desk, 0)], &[0]);
     }
 
     /// Nobody polls for an abandoned request any more. Its completion still comes, before the one that the other task

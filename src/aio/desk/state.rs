@@ -104,9 +104,9 @@ impl<B> State<B> {
             if after.is_empty() && self.may_release() && completion.is_success() && is_wanted(self, completion.id()) {
                 return Some(completion);
             }
-            // Even for the wanted completion a check above can fail, and then `settle` puts it in its place. While
-            // somebody waits, this is common: `may_release` is false as long as the poller holds completions. So let
-            // `kept` look in that place. While nobody waits, this is rare, and the caller's slow path finds the
+            // A check above can fail even for the wanted completion. Then `settle` puts that completion in its place.
+            // While somebody waits, this is common: `may_release` is false as long as the poller holds completions. So
+            // let `kept` look in that place. While nobody waits, this is rare, and the caller's slow path finds the
             // completion.
             let may_be_in_place = self.lanes.tally.waits > 0;
             self.settle(completion, after);
@@ -160,15 +160,18 @@ impl<B> State<B> {
             }
             match self.arm(after) {
                 Ok(true) => {}
-                // Perhaps `arm` took the event that should have woken the driver, and read the mail that raised it.
-                // This task may return now without looking at `next_timer` below. So wake the driver: it looks.
-                Ok(false) => {
+                // Perhaps `arm` took the event that should have woken the driver, and read the mail that raised the
+                // event. This task may return before it reads `next_timer` below. So wake the driver, which reads
+                // `next_timer`.
+                armed => {
                     if let Some(driver) = self.take_driver() {
                         after.wake(driver);
                     }
+                    if armed.is_err() {
+                        return Attempt::Yield;
+                    }
                     continue;
                 }
-                Err(_) => return Attempt::Yield,
             }
             // If the poller has a `next_timer`, somebody must poll the queue when that time is over, even without an
             // event. Wake the driver, so that it reads the timer before it sleeps again.
@@ -179,6 +182,7 @@ impl<B> State<B> {
             }
             return match park(self, after) {
                 Parked::NeedsWaker => Attempt::NeedsWaker,
+                Parked::NoWait => Attempt::Parked,
                 Parked::Yes => {
                     self.counters.sleeps += 1;
                     Attempt::Parked
@@ -212,8 +216,8 @@ impl<B> State<B> {
             }
             match self.poll(after) {
                 Ok(Some(completion)) => self.settle(completion, after),
-                // `poll` has filled `after` with what the poller has no more use for, and the poller keeps more. So the
-                // caller runs `after` and tries again.
+                // `poll` has put leftovers of the poller into `after` until no room was to spare, and the poller has
+                // more of them. So the caller runs `after` and tries again.
                 Ok(None) if self.poller.has_leftovers() => return Settled::NoRoom,
                 Ok(None) => return Settled::Done,
                 Err(error) => return Settled::Failed(error),

@@ -45,6 +45,8 @@ pub(super) struct Core {
     violations: u64,
     waiting: BTreeMap<u64, Waker>,
     next_ticket: u64,
+    /// How many changes there were.
+    changes: u64,
 }
 
 /// A message to send.
@@ -115,6 +117,7 @@ impl Shared {
             violations: 0,
             waiting: BTreeMap::new(),
             next_ticket: 0,
+            changes: 0,
         };
         Self { core: Mutex::new(core) }
     }
@@ -135,6 +138,7 @@ impl Shared {
     pub(super) fn change_with<R>(&self, f: impl FnOnce(&mut Core) -> R) -> (R, Wakes) {
         let mut guard = lock(&self.core);
         let result = f(&mut guard);
+        guard.changes += 1;
         let waiting = std::mem::take(&mut guard.waiting);
         (result, Wakes(waiting))
     }
@@ -143,22 +147,21 @@ impl Shared {
     pub(super) async fn wait<R>(&self, mut ready: impl FnMut(&mut Core) -> Option<R>) -> R {
         let mut ticket = Ticket { shared: self, number: None };
         poll_fn(|context| {
-            let waker = context.waker().clone();
-            let mut guard = lock(&self.core);
-            if let Some(found) = ready(&mut guard) {
-                drop(guard);
-                drop(waker);
-                return Poll::Ready(found);
+            // The drop of a waker may panic, and then what `ready` has found would be lost. So the old waker is dropped
+            // first, and the new one is cloned only when `ready` has found nothing.
+            ticket.take_waker();
+            loop {
+                let (found, changes) = self.with(|core| (ready(core), core.changes));
+                if let Some(found) = found {
+                    return Poll::Ready(found);
+                }
+                let waker = context.waker().clone();
+                // If there was a change meanwhile, the waker comes back, to be dropped without the lock.
+                if let Ok(number) = self.with(|core| core.park(waker, changes)) {
+                    ticket.number = Some(number);
+                    return Poll::Pending;
+                }
             }
-            let core = &mut *guard;
-            let number = *ticket.number.get_or_insert_with(|| {
-                core.next_ticket += 1;
-                core.next_ticket
-            });
-            let old = core.waiting.insert(number, waker);
-            drop(guard);
-            drop(old);
-            Poll::Pending
         })
         .await
     }
@@ -180,15 +183,30 @@ struct Ticket<'s> {
     number: Option<u64>,
 }
 
+impl Ticket<'_> {
+    fn take_waker(&self) -> Option<Waker> {
+        self.shared.with(|core| core.waiting.remove(&self.number?))
+    }
+}
+
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        if let Some(number) = self.number {
-            drop(self.shared.with(|core| core.waiting.remove(&number)));
-        }
+        self.take_waker();
     }
 }
 
 impl Core {
+    /// Keeps the waker of a task that has seen the state after so many changes, and returns the number of its ticket.
+    /// Returns the waker if there was another change since.
+    fn park(&mut self, waker: Waker, changes: u64) -> Result<u64, Waker> {
+        if self.changes != changes {
+            return Err(waker);
+        }
+        self.next_ticket += 1;
+        self.waiting.insert(self.next_ticket, waker);
+        Ok(self.next_ticket)
+    }
+
     /// Whether neither side has said goodbye and the connection has not ended.
     pub(super) fn is_open(&self) -> bool {
         self.has_peer && !self.has_said_goodbye

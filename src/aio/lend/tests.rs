@@ -6,8 +6,13 @@ use super::record::{CONTROL_BYTES, Control, ControlError, GrantedRecord, Refusal
 use super::shared::{Answer, Core, Shared};
 use super::violation::Violation;
 use crate::memory::{RemoteAll, RemoteRead, RemoteRegion};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 use support::Random;
 
@@ -374,4 +379,34 @@ fn after_a_goodbye_nothing_is_taken_and_all_is_over() {
     let late = Control::Return { id }.to_bytes();
     assert_eq!(shared.with(|core| core.receive(&late)), Err(Violation::AfterGoodbye));
     assert_eq!(shared.with(|core| core.lend(None, record(8), None)), Err(NotLent::Closed));
+}
+
+/// A waker whose drop panics.
+struct Fragile;
+
+impl Wake for Fragile {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        panic!("the waker's own fault");
+    }
+}
+
+/// A wait drops its old waker before it takes the answer. So the answer is still there after the panic.
+#[test]
+fn a_waker_whose_drop_panics_costs_no_answer() {
+    let shared = Shared::new(Quota::NOTHING, 1, Duration::ZERO);
+    let answer = Cell::new(None);
+    {
+        let mut wait = pin!(shared.wait(|_| answer.take()));
+        let fragile = Waker::from(Arc::new(Fragile));
+        assert!(wait.as_mut().poll(&mut Context::from_waker(&fragile)).is_pending());
+        drop(fragile);
+        answer.set(Some(7));
+        let poll = || wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        assert!(catch_unwind(AssertUnwindSafe(poll)).is_err());
+    }
+    assert_eq!(answer.take(), Some(7));
 }

@@ -102,7 +102,7 @@ impl PollState {
     pub(in crate::completion) fn settle(&mut self, control: &Control) -> bool {
         self.read_mail(control);
         // A faulty device could give completions for ever, so the number of polls is limited. A correct device has no
-        // more completions than the capacity, so this number is ample.
+        // more completions than the capacity, so this number is large enough.
         let mut polls = control.room().capacity().saturating_mul(2).saturating_add(64);
         while polls > 0
             && self.needs_completions()

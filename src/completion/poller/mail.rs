@@ -31,7 +31,7 @@ impl PollState {
         // count by their number, and a poll that finds none sets all counts to 0.
         let seen = if any { self.end.found() } else { u32::MAX };
         self.waiting_orphans.iter_mut().for_each(|(_, before)| *before = before.saturating_sub(seen));
-        // The first of `waiting_orphans` has waited longest, and is to come out first. `ready_orphans` is emptied from
+        // The first of `waiting_orphans` has waited longest, and must come out first. `ready_orphans` is emptied from
         // its end, hence `rev`.
         let done = self.waiting_orphans.iter().take_while(|(_, before)| *before == 0).count();
         let waiting = self.waiting_orphans.split_off(done);
@@ -42,6 +42,7 @@ impl PollState {
             control.mailbox.flag();
         }
         if any {
+            self.departing.iter_mut().for_each(Departure::note_progress);
             return Ok(Found::Polled);
         }
         self.destroy_drained_pairs();

@@ -269,8 +269,8 @@ pub(crate) fn ledger<T>(pool: &Arc<Blocks>, depth: u32, first: u64, origin: Orig
 pub(crate) struct Poster<T, P = ()> {
     /// # Invariants
     ///
-    /// 0. The header of the ledger holds a `P`, which nobody but this poster uses. Nobody else writes `posted`: a
-    ///    ledger has one poster.
+    /// 0. The header of the ledger holds a `P`, which nobody but this poster uses. A ledger has one poster. Nobody
+    ///    writes `posted` without this poster, borrowed mutably.
     held: LedgerRef<T>,
     user_data: PhantomData<P>,
 }
@@ -352,7 +352,7 @@ impl<T, P> Poster<T, P> {
     /// The id of the next value.
     #[inline(always)]
     pub(crate) fn next_id(&self) -> u64 {
-        // Relaxed is enough: only this poster writes `posted` (0).
+        // Relaxed is enough: only this poster writes `posted` (0), or `Retirer::restart` while it borrows this poster.
         self.ledger().posted.load(Ordering::Relaxed)
     }
 
@@ -388,8 +388,8 @@ impl<T, P> Poster<T, P> {
         let newest = self.next_id().wrapping_sub(STEP);
         self.ledger().posted.store(newest, Ordering::Release);
         // SAFETY: the value was in flight, `posted` is lowered, and the retirer does not reach the value (caller). If
-        // `others` is not 0, older values were in flight when this one was posted, so it is not the sole value
-        // (ledger 3).
+        // `others` is not 0, older values were in flight when the newest value was posted, so the newest value is not
+        // the sole value (ledger 3).
         Some(unsafe { self.ledger().take(newest, others == 0) })
     }
 }

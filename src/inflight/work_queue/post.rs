@@ -294,7 +294,7 @@ impl Staged {
             elements
         } else {
             flags |= ibv_send_flags::IBV_SEND_INLINE.0;
-            // The provider makes a pointer of this address, and reads the bytes through it when the request is posted.
+            // The provider makes a pointer from this address, and reads the bytes through it during the post.
             let addr = memory.bytes(KEY).as_ptr().expose_provenance() as u64;
             self.element.set(MaybeUninit::new(sys::ibv_sge { addr, length, lkey: 0 }));
             self.element.as_ptr().cast()
@@ -486,7 +486,7 @@ impl<V> WorkQueue<V> {
         restore: impl FnOnce(Entry) -> Option<R>,
     ) -> PostError<R> {
         let entry = unqueued.and_then(|mut unqueued| self.take_back(&mut unqueued));
-        // If `restore` is called, it returns `Some`: the entry is of the kind of memory that the request had.
+        // If `restore` is called, it returns `Some`: the entry holds the same kind of memory as the request.
         match entry.and_then(restore) {
             Some(request) => PostError::Refused { request, source },
             None => {
@@ -672,8 +672,9 @@ impl SendQueue {
         self.poster.push(entry);
         let bind = sys::ibv_mw_bind { wr_id: id.raw(), send_flags: SIGNALED, bind_info };
         // SAFETY: the pair is alive and in a state that sends (0 of `WorkQueue`), and nobody else posts (`&mut`). The
-        // region in `bind_info`, if there is one, is of the window's domain (`post_bind`). The entry in the ledger
-        // holds the window's memory, which keeps the region registered.
+        // region in `bind_info`, if there is one, is of the window's domain (`post_bind`). The entry in the ledger owns
+        // the window with its memory, which keeps the region registered. The window keeps that memory until no peer
+        // reaches it through the window any more (0 of `WindowInner`).
         match unsafe { held.bind(self.raw.0, bind) } {
             Ok(()) => Ok(id),
             // `ibv_bind_mw` has no `bad_wr`, so it is uncertain whether the request was queued.

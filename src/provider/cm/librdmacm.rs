@@ -49,8 +49,8 @@ impl Library {
     fn lock() -> Self {
         let this = Self { _lock: lock(&LIBRARY) };
         // librdmacm opens devices in many of its calls, and the providers of these devices then read the environment.
-        // So look for a forbidden variable before such a call (here) and after it (when this is dropped).
-        // `forbidden_variable` remembers a variable that it has found, and then no queue or pair can be created.
+        // So look for a forbidden variable before such a call (here) and after it (in the drop of this `Library`).
+        // `forbidden_variable` remembers a variable that it has found. After that, no queue or pair can be created.
         let _ = forbidden_variable();
         this
     }
@@ -118,8 +118,8 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: the channel is alive, and nobody else destroys it (0). No identifier is left, since each identifier
-        // keeps its channel alive.
+        // SAFETY: the channel is alive, and nobody else destroys it (0). Nobody uses its identifiers any more:
+        // each `Id` keeps its channel alive, and so does the holder of each departing identifier.
         unsafe { sys::rdma_destroy_event_channel(self.raw.0.as_ptr()) };
     }
 }
@@ -182,7 +182,8 @@ impl<'l> TakenEvent<'l> {
     /// `rdma_get_cm_event`, if there is an event.
     fn take(channel: &Handle, _: &'l Library) -> Result<Option<Self>, VerbError> {
         let mut taken = ptr::null_mut();
-        // SAFETY: the channel is alive (0 of `Handle`), and `taken` is writable.
+        // SAFETY: the channel is alive (0 of `Handle`), and `taken` is writable. The call also writes members of
+        // identifiers; the held lock keeps other threads from these members.
         if unsafe { sys::rdma_get_cm_event(channel.raw.0.as_ptr(), &mut taken) } != 0 {
             let error = last_error("rdma_get_cm_event");
             return if matches!(error.errno(), libc::EAGAIN | libc::EINTR) { Ok(None) } else { Err(error) };
@@ -440,7 +441,7 @@ impl OwnedId {
     fn destroy(self, _: &Library) {
         let Ok(id) = self.alive("rdma_destroy_id") else { return };
         // SAFETY: the identifier is alive, nobody else destroys it, and this is its last use (0). Each of its events
-        // that was taken is acknowledged, because taking and acknowledging happen under one hold of the lock.
+        // that was taken is acknowledged: both happen under one hold of the lock, and this function holds the lock now.
         let result = unsafe { sys::rdma_destroy_id(id) };
         if let Err(error) = checked("rdma_destroy_id", result) {
             note_leak("an identifier of rdma_cm", error);

@@ -117,8 +117,8 @@ impl OpenContext {
 
     /// Whether the device speaks iWARP.
     pub(crate) fn is_iwarp(&self) -> bool {
-        // SAFETY: the pointer is null, or points to the device of the context. The context is open (0), and an open
-        // context keeps its device alive.
+        // SAFETY: the pointer is null, or points to the device of the context. The context is open (0). An open context
+        // keeps its device alive, and nobody writes to the struct of that device.
         let device = unsafe { self.device().as_ref() };
         let iwarp = sys::ibv_transport_type::IBV_TRANSPORT_IWARP;
         device.is_some_and(|device| device.transport_type == iwarp)
@@ -138,7 +138,8 @@ impl OpenContext {
 
     /// The time until the device must be polled even if nothing has happened; `None` if it runs by itself.
     pub(crate) fn next_timer(&self) -> Option<Duration> {
-        self.provider.next_timer(self.raw.0)
+        // SAFETY: the context is open, and of this provider (0).
+        unsafe { self.provider.next_timer(self.raw.0) }
     }
 }
 
@@ -404,7 +405,7 @@ impl Pair {
         // An `ibv_qp_ex` begins with its `ibv_qp`, so both must have the same address. If they do not, treat the pair
         // as one without `ibv_wr_*`.
         let extended = extended.filter(|extended| extended.cast() == raw);
-        // SAFETY: the pair was created just now, and nobody else uses it yet.
+        // SAFETY: the provider returned `extended` for the pair that it made just now. Nobody else uses the pair yet.
         let has_sessions = extended.is_some_and(|extended| has_sessions(unsafe { extended.as_ref() }));
         let mut pair = Self::of_new(raw, needs);
         pair.kept.has_sessions = has_sessions;

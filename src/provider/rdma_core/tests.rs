@@ -337,7 +337,7 @@ fn windows_of_both_types_are_bound() {
             assert_eq!(post_send(pair, &mut wr), 0);
         }
         assert_eq!(device.wait(1)[0].status, ibv_wc_status::IBV_WC_SUCCESS, "{kind:?}");
-        // Soft-RoCE demands that a window of type 2 is freed before the pair that bound it.
+        // On soft-RoCE, a window of type 2 must be freed before the pair that bound it is destroyed.
         // SAFETY: the window is alive, and nobody uses it any more.
         unsafe { RdmaCore.dealloc_mw(window) }.unwrap();
     }

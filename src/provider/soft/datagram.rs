@@ -23,8 +23,9 @@ const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 const OVERHEAD: u64 = 8 + 12 + 8 + 4;
 /// The protocol number of UDP.
 const UDP: u8 = 17;
-/// Fills the first 20 bytes of the header if an IPv4 header takes the last 20: the first 20 are then undefined.
-const JUNK: u8 = 0xba;
+/// Fills the first 20 bytes of the header if an IPv4 header takes the last 20: the first 20 are then undefined. They
+/// look like the beginning of an IPv6 header, so that nobody decides by the first byte alone.
+const JUNK: u8 = 0x6a;
 
 /// An address handle.
 pub(super) struct Address {

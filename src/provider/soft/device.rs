@@ -66,9 +66,9 @@ const CAPABILITIES: Cap = Cap(Cap::IBV_DEVICE_CURR_QP_STATE_MOD.0
     | Cap::IBV_DEVICE_MEM_MGT_EXTENSIONS.0
     | Cap::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0);
 
-/// Two random bytes that are in every address of this process. They distinguish the addresses of this process from
-/// those of another process, whose devices no packet can reach. (Two processes have the same bytes once in 65536
-/// times.)
+/// Two random bytes for the addresses of this process. They distinguish its addresses from those of another process,
+/// whose devices no packet can reach. (Two processes have the same bytes once in 65536 times. From the 256th device of
+/// a fabric on, IPv4 addresses have room for one of the bytes only.)
 fn process() -> [u8; 2] {
     static PROCESS: OnceLock<[u8; 2]> = OnceLock::new();
     *PROCESS.get_or_init(|| {

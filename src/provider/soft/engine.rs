@@ -61,8 +61,8 @@ impl State {
         let reply = self.carry(index, &work, flight);
         let Some(pair) = self.pairs.get_mut(index) else { return };
         pair.send.put_back(work);
-        // A pair that is connected to itself can move itself to Error with its own request. A pair in Error awaits no
-        // answer.
+        // `carry` can move this pair to Error, for example if the pair is connected to itself. A pair in Error awaits
+        // no answer.
         if pair.state != PairState::Error {
             self.await_reply(index, reply);
         }

@@ -171,7 +171,8 @@ struct Piece<'a> {
 struct Target<'a>(
     /// # Invariants
     ///
-    /// 0. The memory may be written for `'a`, and nobody else accesses it without atomics.
+    /// 0. For `'a`, the memory may be written. If it is exposed, everybody else accesses it by atomics of its words. If
+    ///    not, nobody else accesses it.
     Piece<'a>,
 );
 
@@ -301,8 +302,8 @@ fn transfer(mut from: Piece<'_>, Target(mut to): Target<'_>) {
         (false, false) => {
             let source = ptr::with_exposed_provenance::<u8>(from.addr);
             let target = ptr::with_exposed_provenance_mut::<u8>(to.addr);
-            // SAFETY: neither piece is exposed, so the device owns both (0 of `Piece` and of `Target`). The pieces
-            // can overlap if a queue pair sends to itself, and `ptr::copy` permits that.
+            // SAFETY: neither piece is exposed, so the device owns both (0 of `Piece` and of `Target`). The pieces can
+            // overlap if a queue pair sends to itself, and `ptr::copy` permits that.
             unsafe { ptr::copy(source, target, from.len.min(to.len)) }
         }
         (true, false) => load(from, Target(to)),

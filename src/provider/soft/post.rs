@@ -77,11 +77,17 @@ impl State {
 
     /// Posts all requests of a session, or none of them. `kept` is as in `post_send`.
     pub(super) fn post_session(&mut self, index: usize, drafts: &[Draft], kept: Option<c_int>) -> Result<(), c_int> {
-        let withheld = self.faults.flush_withheld;
+        let withheld = self.faults.flush_withheld || self.latitudes.habits.forgets_in_error;
+        let Habits { needs_signals, refuses_in_error, refuses_posts, .. } = self.latitudes.habits;
         self.touch_pair(index);
         let pair = self.pairs.get_mut(index).ok_or(libc::EINVAL)?;
-        if !pair.state.takes_sends() && kept.is_none() {
+        let refuses = refuses_in_error && pair.flushes_sends();
+        let lacks_signal = needs_signals && !pair.signal_all && !drafts.iter().all(Draft::is_signaled);
+        if !pair.state.takes_sends() && kept.is_none() || refuses || lacks_signal {
             return Err(libc::EINVAL);
+        }
+        if self.latitudes.once_in(refuses_posts) {
+            return Err(libc::ENOMEM);
         }
         if pair.send.taken() + drafts.len() as u64 > u64::from(pair.send.depth()) {
             return Err(libc::ENOSPC);

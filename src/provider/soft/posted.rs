@@ -51,7 +51,7 @@ pub(super) struct Post<'a, T, W> {
     /// 0. Null, or the first request of a list that stays unchanged for `'a`. Each request is as `ibv_post_send(3)` and
     ///    `ibv_post_recv(3)` demand: its elements, its inline data and the objects that it names can be read, and the
     ///    program has set the union members of its operation (for a bind also the immediate). An empty list of elements
-    ///    is null, or points to memory for one element.
+    ///    is null, or points to one element that can be read.
     first: *mut W,
     /// 1. Null, or points to memory that may be written for `'a`.
     bad: *mut *mut W,
@@ -124,7 +124,7 @@ impl<'a, W: Linked> Request<'a, W> {
     /// Reads the first element of the list, even of an empty one, as some providers do. False if the list is null.
     pub(super) fn read_first_element(&self) -> bool {
         let (list, _) = Linked::elements(self.request);
-        // SAFETY: the list is not null, so it points to memory for at least one element (0).
+        // SAFETY: the list is not null, so it points to at least one element that can be read (0).
         (!list.is_null()).then(|| unsafe { list.read_volatile() }).is_some()
     }
 }

@@ -138,9 +138,9 @@ impl Profile {
                 Habits { overtakes: 2, halves_posts: 32, forgets_in_error, ..odd }
             }
             Self::Mlx5 => {
-                // mlx5 can put the payload of a short message into the completion, and copy it to the buffer of the
-                // request only when the completion is polled. Then the payload is late. With `MLX5_SCATTER_TO_CQE=0` in
-                // the environment, mlx5 never does this, and `check` succeeds.
+                // mlx5 can put a short payload into the completion, and copy the payload to the buffer of the request
+                // only when the completion is polled: then the payload is late. With `MLX5_SCATTER_TO_CQE=0` in the
+                // environment, mlx5 never does this, and `check` succeeds.
                 let late = if reviewed::MLX5.shared.check().is_ok() { 0 } else { ALWAYS };
                 Habits { purges: ALWAYS, late, reuses: true, grants_more: true, ..NONE }
             }

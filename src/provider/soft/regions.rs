@@ -167,10 +167,10 @@ impl Regions {
                     return None;
                 }
                 let addr = region.find(entry.addr, part)?;
-                // The part is exposed if a peer can access all of it: the region has remote rights, or one window
-                // covers the part. The device accesses an exposed part by atomics of the aligned words that hold it.
-                // All of these words are exposed: a region with remote rights consists of whole aligned words, and so
-                // does a window on a region without remote rights.
+                // The part is exposed if the region has remote rights, or if one window covers all of the part: then
+                // peers can access the part at the same time. So the device accesses an exposed part by atomics of the
+                // aligned words that hold it. All of these words are exposed: a region with remote rights consists of
+                // whole aligned words, and so does a window on a region without remote rights.
                 let exposed = region.is_exposed() || region.windows > 0 && self.in_window(index, addr, part);
                 to.push(region.memory.span(addr, part, exposed, write, &self.era)?);
                 left -= part;

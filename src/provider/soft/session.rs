@@ -45,6 +45,10 @@ pub(super) struct Draft {
 }
 
 impl Draft {
+    pub(super) fn is_signaled(&self) -> bool {
+        self.flags & ibv_send_flags::IBV_SEND_SIGNALED.0 != 0
+    }
+
     /// Converts the draft to a request. `Err` if this device cannot execute it at all.
     pub(super) fn work(&self, pair: &mut Pair) -> Result<SendWork, c_int> {
         if !serves(pair.transport, self.opcode) {
@@ -286,7 +290,7 @@ functions! {
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the pair is alive, and nobody else posts (caller).
     let drafts = mem::take(unsafe { session(qp) }.drafts);
-    // SAFETY: the pair is alive (caller).
+    // SAFETY: the pair is alive (caller). Each pair of this provider is the beginning of a `SoftPair`.
     let pair = unsafe { find(qp.cast::<SoftPair>()) };
     let mut state = pair.context.fabric.lock();
     let device = state.pairs.get(pair.index).map(|pair| pair.device);

@@ -138,14 +138,16 @@ impl Region {
 
     fn set(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.words.len() * 8);
-        // SAFETY: the bytes are inside the memory (checked above), and the device does not access it now.
+        // SAFETY: the node of the region keeps the memory. The bytes are inside the memory (checked above), and the
+        // device does not access them now.
         unsafe { ptr::copy(bytes.as_ptr(), self.words.cast(), bytes.len()) };
     }
 
     fn get(&self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         assert!(len <= self.words.len() * 8);
-        // SAFETY: the bytes are inside the memory (checked above), and the device does not access it now.
+        // SAFETY: the node of the region keeps the memory. The bytes are inside the memory (checked above), and the
+        // device does not access them now.
         unsafe { ptr::copy(self.words.cast(), bytes.as_mut_ptr(), len) };
         bytes
     }
@@ -288,6 +290,11 @@ impl Node {
         let arm = self.ops().req_notify_cq.unwrap();
         // SAFETY: the queue is alive.
         assert_eq!(unsafe { arm(self.cq.as_ptr(), i32::from(solicited_only)) }, 0);
+    }
+
+    fn next_timer(&self) -> Option<Duration> {
+        // SAFETY: the context is open.
+        unsafe { Soft.next_timer(self.context) }
     }
 
     fn take_event(&self) -> bool {

@@ -185,7 +185,8 @@ impl Provider for Soft {
     }
 
     unsafe fn destroy_comp_channel(&self, channel: NonNull<ibv_comp_channel>) -> Result<(), VerbError> {
-        // SAFETY: the channel is alive, and the caller does not use it after a success.
+        // SAFETY: the channel is alive, and `create_channel` made it with `give`, as a `SoftChannel`. The caller does
+        // not use it after a success.
         unsafe { destroy(channel.cast::<SoftChannel>(), Verb::DestroyCompChannel, State::destroy_channel) }
     }
 
@@ -193,7 +194,7 @@ impl Provider for Soft {
         &self,
         channel: NonNull<ibv_comp_channel>,
     ) -> Result<Option<NonNull<ibv_cq>>, VerbError> {
-        // SAFETY: the channel is alive (caller).
+        // SAFETY: the channel is alive (caller). Each channel of this provider is a `SoftChannel`.
         let channel = unsafe { find(channel.cast::<SoftChannel>().as_ptr()) };
         Ok(channel.control(Verb::GetCqEvent, State::take_event)?.and_then(NonNull::new))
     }
@@ -235,7 +236,8 @@ impl Provider for Soft {
     }
 
     unsafe fn destroy_cq(&self, cq: NonNull<ibv_cq>) -> Result<(), VerbError> {
-        // SAFETY: the queue is alive, and the caller does not use it after a success.
+        // SAFETY: the queue is alive, and `create_cq` made it with `give`, as a `SoftQueue`. The caller does not use it
+        // after a success.
         unsafe { destroy(cq.cast::<SoftQueue>(), Verb::DestroyCq, State::destroy_cq) }
     }
 
@@ -323,7 +325,8 @@ impl Provider for Soft {
     }
 
     unsafe fn destroy_qp(&self, qp: NonNull<ibv_qp>) -> Result<(), VerbError> {
-        // SAFETY: the pair is alive, and the caller does not use it after a success.
+        // SAFETY: the pair is alive, and `create_qp` made it with `give`, as a `SoftPair`. The caller does not use it
+        // after a success.
         unsafe { destroy(qp.cast::<SoftPair>(), Verb::DestroyQp, State::destroy_pair) }
     }
 
@@ -348,8 +351,8 @@ impl Provider for Soft {
         Ok(super::cm::open(unsafe { open_context(context.as_ptr()) }.fabric)?)
     }
 
-    fn next_timer(&self, context: NonNull<ibv_context>) -> Option<Duration> {
-        // SAFETY: the context is of this provider and open: `Provider` demands that of its callers.
+    unsafe fn next_timer(&self, context: NonNull<ibv_context>) -> Option<Duration> {
+        // SAFETY: the context is open (caller).
         unsafe { open_context(context.as_ptr()) }.fabric.lock().next_wakeup()
     }
 }
@@ -366,7 +369,7 @@ unsafe fn create_queue(
 ) -> Result<NonNull<SoftQueue>, VerbError> {
     // SAFETY: the context is open (caller).
     let context = unsafe { open_context(context.as_ptr()) };
-    // SAFETY: the channel is alive, or null (caller).
+    // SAFETY: the channel is alive, or null (caller). Each channel of this provider is a `SoftChannel`.
     let channel = unsafe { find_unless_null(attributes.channel.cast::<SoftChannel>()) };
     queue_verbs::create_cq(context, channel, attributes, fields)
 }

@@ -130,8 +130,8 @@ fn with_queue(
                 PairStatus::new(&UNREVIEWED, 1, RC, domain.inner.id(), [poster.detour_of(), poster.detour_of()]);
             status.send_in_sessions();
             let terms = Terms { limits: post_limits(&limits, &UNREVIEWED, false), status };
-            // The pair must outlive `end`. `raw` points to the pair, which is a variable outside this closure. `end`
-            // moves into `queue`, which is dropped at the end of this closure.
+            // `end` points to `provider`, a variable outside this closure, and moves into `queue`, which is dropped at
+            // the end of this closure. So `provider` outlives `end`.
             let end = PostEnd::without_handle(raw.cast(), no_list as PostSend, true);
             let mut queue = SendQueue::new(poster, end, terms);
             let region = domain.register::<RemoteAll, _>(vec![0_u64; 8]).unwrap();

@@ -76,7 +76,7 @@ impl<T, P> Poster<T, P> {
     #[cfg(test)]
     pub(crate) unsafe fn write_at(&mut self, id: u64, value: T) {
         // SAFETY: the cell of `id` is free, so it belongs to the poster (ledger 0), and it is empty (caller). The
-        // retirer emptied the cell before it stored the value of `retired` that this poster has loaded (acquire).
+        // retirer emptied the cell before it stored the `retired` that this poster has acquired.
         unsafe { self.ledger().cell(id).put(value) };
     }
 
@@ -130,8 +130,9 @@ impl<T> Prefix<'_, T> {
         while progress.next != end {
             for cell in at.cells_between(progress.next, end) {
                 let id = progress.next;
-                // SAFETY: the value is in flight (prefix 1), so the cell holds it. The poster wrote it before it stored
-                // the value of `posted` that this end has loaded (acquire).
+                // SAFETY: the value is in flight (prefix 1), and `move_sole_to_cell` has left no sole value, so the
+                // cell holds the value. The poster wrote the value before it stored the `posted` that this end has
+                // acquired.
                 let value = unsafe { cell.take() };
                 progress.next = after(id, 1);
                 f(id, value);
@@ -203,8 +204,9 @@ impl Prefix<'_, Entry> {
         let Some(places) = free.spare_capacity_mut().get_mut(..count) else { return false };
         let mut bits = 0;
         for (cell, place) in row.iter().zip(places) {
-            // SAFETY: the value is in flight (prefix 1). `take` copies it and leaves the cell as it is. If all values
-            // of the row are buffers, only the copies are used from now on; otherwise only the values in the cells.
+            // SAFETY: the value is in flight (prefix 1), and `row_to` has left no sole value, so the cell holds the
+            // value. `take` copies it and leaves the cell as it is. If all values of the row are buffers, only the
+            // copies are used from now on; otherwise only the values in the cells.
             let entry = ManuallyDrop::new(unsafe { cell.take() });
             bits |= entry.bits();
             *place = ManuallyDrop::into_inner(entry).into_maybe_buffer();
@@ -294,9 +296,9 @@ impl<T> AnyOrderRetirer<T> {
             return None;
         }
         let (at, mut oldest) = (self.retirer.0.0, self.retirer.oldest());
-        // SAFETY: the value is in flight and was not taken out before (`has`). The poster wrote it before it stored the
-        // value of `posted` that this end has loaded (acquire). Only this end takes values out. Only the value with the
-        // id `oldest` can be the sole value (ledger 3).
+        // SAFETY: the value is in flight and was not taken out before (`has`). The poster wrote the value before it
+        // stored the `posted` that this end has acquired. Only this end takes values out. Only the value with the id
+        // `oldest` can be the sole value (ledger 3).
         let value = unsafe { at.take(id, id == oldest) };
         self.flip(id);
         while self.is_taken(oldest) {

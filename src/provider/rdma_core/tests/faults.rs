@@ -141,7 +141,7 @@ fn c066_a_list_stops_at_its_bad_request() {
     // SAFETY: the context is open.
     let post = unsafe { (*two.device.context.as_ptr()).ops }.post_send.unwrap();
     // SAFETY: the pair is alive. The three requests, `source` and `many` live until the call returns. The memory that
-    // they name is never freed.
+    // `source` and `many` name is never freed.
     let errno = unsafe { post(two.left.as_ptr(), &mut first, &mut bad) };
     assert_eq!((errno, bad), (libc::EINVAL, ptr::from_mut(&mut second)));
     let mut done: Vec<u64> = two.device.wait(2).iter().map(|wc| wc.wr_id).collect();

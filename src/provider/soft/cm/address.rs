@@ -120,7 +120,7 @@ impl Cm {
                 continue;
             }
             let held = canonical(held);
-            // For a wildcard address, Linux returns `EADDRNOTAVAIL`, not `EADDRINUSE`.
+            // If one of the two addresses is the wildcard, Linux returns `EADDRNOTAVAIL`, not `EADDRINUSE`.
             if held.is_unspecified() || ip.is_unspecified() {
                 return Err(libc::EADDRNOTAVAIL);
             }

@@ -245,7 +245,7 @@ impl State {
         let link = id.link.ok_or(libc::EINVAL)?;
         let offer = offer(parameters, [link.serves, link.starts], id.own.psn)?;
         let peer_is_gone = id.peer_is_gone;
-        // From here on, the request is used up: if the accept fails, the program cannot accept it again.
+        // From here on, an accept that fails also ends the request: the program cannot accept the request again.
         if offer.data.len() > if is_datagram { FOUND_BYTES } else { ACCEPT_BYTES } {
             self.cm_refuse(number, Vec::new());
             return Err(libc::EINVAL);
@@ -256,8 +256,8 @@ impl State {
             id.rest(Phase::Dead);
             if self.is_iwarp() && !is_datagram {
                 // The device moves the pair to Ready To Send before it answers the peer. The answer then fails, because
-                // the peer has ended. The pair stays in Ready To Send: the identifier forgets the pair, so that it does
-                // not move the pair to Error later.
+                // the peer has ended. The pair stays in Ready To Send. So the identifier forgets the pair here:
+                // otherwise the drop of the identifier would move the pair to Error.
                 self.cm_raise_pair(number)?;
                 self.cm.id_mut(number)?.pair = None;
                 return Err(libc::ECONNRESET);
@@ -343,8 +343,8 @@ impl State {
                 self.cm.post(number, What::DisconnectReply);
                 self.cm_let_rest(number);
             }
-            // There is nothing to end: the connection is not established yet, or has begun to end. An identifier for
-            // datagrams has no connection.
+            // There is nothing to end: no connection is established, or the connection is ending already. An identifier
+            // for datagrams has no connection.
             _ => {}
         }
         Ok(())

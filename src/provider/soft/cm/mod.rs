@@ -15,7 +15,7 @@
 // | `address` | addresses and ports |
 // | `calls` | the calls of a program |
 // | `wire` | messages, timers, and the events that they make |
-// | `attributes` | the attributes of a queue pair, up to Ready To Send |
+// | `attributes` | the attributes of a queue pair, up to Ready To Send; on iWARP, the moves of the pair |
 
 mod address;
 mod attributes;

@@ -73,7 +73,7 @@ fn c157_a_datagram_comes_with_its_header() {
     assert_eq!((&ipv4[12..16], &ipv4[16..20]), (&post.a.gid[12..], &post.b.gid[12..]));
     let sum: u32 = ipv4.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
     assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
-    assert_ne!(bytes[0] >> 4, 6, "no header of IPv6");
+    assert_eq!(bytes[0] >> 4, 6, "the bytes before it look like an IPv6 header");
 }
 
 #[test]

@@ -109,16 +109,16 @@ fn another_thread_wakes_a_waiter() {
 fn a_waiter_learns_of_a_new_timer() {
     let link = Link::with(Fabric::new(), SETTINGS, Settings { min_rnr_timer: 31, ..SETTINGS });
     link.left.arm(false);
-    assert_eq!(Soft.next_timer(link.left.context), None);
+    assert_eq!(link.left.next_timer(), None);
     link.left.send(link.a, Request::send(1, &[]));
     assert!(readable(&link.left, 0), "there is no event, but a timer to wait for");
     assert!(!link.left.take_event());
     assert!(!readable(&link.left, 0));
-    let next = Soft.next_timer(link.left.context).unwrap();
+    let next = link.left.next_timer().unwrap();
     assert!(next <= Duration::from_millis(492));
     link.right.receive(link.b, 2, &[]);
     link.fabric.advance(next);
     assert_eq!(link.left.completed(), [(1, SUCCESS)]);
     assert!(link.left.take_event());
-    assert_eq!(Soft.next_timer(link.left.context), None);
+    assert_eq!(link.left.next_timer(), None);
 }

@@ -56,7 +56,7 @@ fn retries_take_their_time() {
         assert_eq!(link.fabric.next_timer(), Some(timeout));
         // Only the program moves the clock of a manual fabric, so the device never tells a waiting thread when to wake
         // up.
-        assert_eq!(Soft.next_timer(link.left.context), None);
+        assert_eq!(link.left.next_timer(), None);
         link.fabric.advance(timeout - Duration::from_nanos(1));
         assert_eq!(link.fabric.run(), 0);
         link.fabric.advance(Duration::from_nanos(1));

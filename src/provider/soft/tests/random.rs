@@ -243,8 +243,8 @@ fn requests_of_all_transports_complete_in_order_and_once() {
             _ = unsafe { Soft.detach_mcast(player.pair.qp, &GROUP, 0) };
         }
     }
-    // The sequences are long enough to reach each of these statuses. Except under Miri, they must reach no others, but
-    // they may reach 8 and 11.
+    // The sequences are long enough to reach each of these statuses. Except under Miri, 8 and 11 are the only other
+    // statuses that they may reach.
     let expected: &[u32] = if cfg!(miri) { &[0, 5] } else { &[0, 1, 2, 4, 5, 6, 9, 10, 12, 13] };
     assert!(expected.iter().all(|status| statuses.contains_key(status)), "{statuses:?}");
     assert!(

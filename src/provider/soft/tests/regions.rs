@@ -10,7 +10,8 @@ use ibv_wc_status as S;
 fn register_iova(node: &Node, region: &Region, offset: usize, iova: u64, access: u32) -> Result<Region, Errno> {
     let start = region.words.cast::<u8>().wrapping_add(offset);
     let len = region.words.len() * 8 - offset;
-    // SAFETY: the domain is alive. The memory is that of `region`, and the node frees it only when the node is dropped.
+    // SAFETY: the domain is alive. The memory is that of `region`. The node keeps the memory until the node is dropped,
+    // and the test ends the new region before that.
     let mr = unsafe { Soft.reg_mr_iova(node.domain, start, len, iova, A(access)) }.map_err(|error| error.errno())?;
     Ok(Region { mr, words: region.words, live: true })
 }
@@ -32,8 +33,7 @@ fn zero_based_regions_count_from_their_beginning() {
     let counter = link.left.memory(1, LOCAL);
     assert_eq!(link.status(Request::add(2, &[counter.sge(0, 8)], &to, 0, 0).at(8, to.rkey())), SUCCESS);
     assert_eq!(counter.get(8), to.get(16)[8..]);
-    // Requests that use a key of this region must give an offset in the region: the address of the memory itself is
-    // refused.
+    // `to` is zero-based too, so a request must give an offset in `to`. This request gives the address of the memory.
     assert_eq!(link.status(Request::write(3, &[sge], &to, 0)), S::IBV_WC_REM_ACCESS_ERR);
 }
 

@@ -276,8 +276,8 @@ fn a_list_stops_at_its_first_bad_receive() {
     let post = star.right.ops().post_srq_recv.unwrap();
     // SAFETY: the shared queue is alive, and `first` is a list of requests.
     let errno = unsafe { post(star.srq.as_ptr(), first, &mut bad) };
-    // SAFETY: the list has five receives, and the queue has room for three. So the device refuses the
-    // fourth, whose id is 3, and `bad` points to it.
+    // SAFETY: the list has five receives, and the queue has room for three. So the device refuses the fourth, whose id
+    // is 3, and `bad` points to it.
     assert_eq!((errno, unsafe { (*bad).wr_id }), (libc::ENOMEM, 3));
     for (id, turn) in [(10, 0), (11, 1), (12, 0)] {
         star.send(turn, id);

@@ -168,7 +168,7 @@ fn a_pair_can_be_connected_to_itself() {
         assert_eq!(region.get(12), b"010123456789");
     }
     // The pair is its own peer. As the responder it refuses the write and enters Error. So both its queues are flushed,
-    // and the write comes out as flushed too.
+    // and the write itself is flushed too.
     node.receive(pair, 3, &[]);
     node.send(pair, Request::write(4, &[node.memory(1, 0).sge(0, 8)], &node.memory(1, 0), 0));
     assert_eq!(node.completed(), [(4, FLUSHED), (3, FLUSHED)]);

@@ -418,8 +418,8 @@ fn a_bind_and_the_send_of_its_key_stay_in_order() {
 
 #[test]
 fn what_a_window_covers_is_touched_by_whole_words() {
-    // The window covers one entry of the receive, does not cover the second, and begins inside the third. Miri checks
-    // these accesses for data races.
+    // The window covers the first entry of the receive, covers nothing of the second, and begins inside the third. Miri
+    // checks these accesses for data races.
     let link = Link::automatic();
     let region = link.right.memory(4, LOCAL | BIND);
     let window = link.right.window(ONE);

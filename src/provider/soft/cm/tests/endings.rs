@@ -46,7 +46,7 @@ fn a_request_whose_client_has_ended_looks_alive_until_it_is_accepted() {
     drop(client);
     world.fabric.run();
     assert_eq!(errno(server.reject(b"")), libc::EINVAL);
-    // A client that ends before it sends its request leaves no trace.
+    // A client that ends before it sends its request causes no event.
     drop(world.resolved_in(PortSpace::Tcp, world.at(PORT)));
     world.quiet();
 }
