@@ -126,7 +126,7 @@
 //! | ``no method named `post_send` found`` for an [`AnyQueuePair`] | Ask for the pair in Ready To Send: [`AnyQueuePair::ready`]. |
 //! | ``no method named `into_received` found`` for a [`Completion`] | Call [`check`](Completion::check) first: it tells success from failure. |
 //! | ``no method named `poll` found`` for a [`CompletionQueue`] | The [`Poller`] polls; [`completion_queue`](ProtectionDomain::completion_queue) returns both. |
-//! | `is not memory of the protection domain`, `the device cannot fill`, ``expected `Storage`, found `Scratch` `` | Two domains are mixed: take both objects from one domain. |
+//! | `is not memory of the protection domain`, `the device cannot fill`, ``expected `Storage`, found `Scratch` `` | Two domains are mixed: take both objects from one domain. Or the memory is no buffer (a `&[u8]`), or a receive has a [`SharedBuffer`], which nobody may write. |
 //! | `argument requires that borrow lasts for 'static`, for a post of [`Inline`] | The error of the post would keep the borrowed bytes. Let it drop them: `.map_err(PostError::into_cause)?`. |
 //! | `lifetime may not live long enough`, `borrowed data escapes` | An object of a [scoped](Scoped) domain meets one of another, or leaves its closure. |
 //!
@@ -164,7 +164,7 @@
 //! | `soft` | yes | the soft device |
 //! | `cm` | yes | connecting by address, the module [`cm`]; `rdma-core` and `soft` include it. librdmacm is linked if it is installed |
 //! | `aio` | yes | futures of posted requests, the module [`aio`]; no runtime is needed |
-//! | `tokio` | no | the driver of the futures as a task of a tokio runtime |
+//! | `tokio` | no | the drivers of the futures as tasks of a tokio runtime, and connections over its TCP streams (`aio::tcp`) |
 //! | `tracing` | no | events for a subscriber of the crate `tracing`: see [Events](#events) |
 //!
 //! Without `bindgen` the library uses checked-in bindings, for x86-64 and 64-bit Arm. They suit the libibverbs of

@@ -34,8 +34,9 @@ const ROUNDS: usize = 2;
 const RECEIVES: usize = 4;
 const TASKS: usize = 6;
 const LEN: usize = 64;
-/// How long memory is lent to a peer that will be killed. The peer must get the memory and write to it in that time.
-const LOAN: Duration = Duration::from_secs(2);
+/// How long memory is lent to a peer that will be killed, where this side waits for the deadline. The peer must get the
+/// memory and write to it in that time.
+const LOAN: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Each test checks that the kernel has no objects of this process left, so the tests take turns.
@@ -674,7 +675,8 @@ async fn outlive_a_holder(world: &World, way: Way, watches: bool) -> u32 {
     let (mut victim, at) = server(Step::Holding, way);
     let (lending, messages, mut link) = lending(world, soon(world.connect(way, at)).await.unwrap());
     let running = tokio::spawn(messages.run());
-    let lease = world.domain.lease::<RemoteWrite, _>(world.domain.buffer(LEN).unwrap(), LOAN).unwrap();
+    let loan = if watches { LONG } else { LOAN };
+    let lease = world.domain.lease::<RemoteWrite, _>(world.domain.buffer(LEN).unwrap(), loan).unwrap();
     let lent = lending.lend(lease).unwrap();
     let ending = tokio::spawn(lent.ended());
     let victim = tokio::task::spawn_blocking(move || {

@@ -183,6 +183,19 @@ fn assert_refused(cause: &Cause) {
     assert!(is_refusal, "{cause:?}");
 }
 
+/// Checks that a client whose server has given it up is refused. On a real device the refusal can come late, so that
+/// the client has already established the connection. Then it is the end of the connection.
+fn is_given_up(asking: cm::Connecting<Checked>) {
+    match asking.wait(PATIENCE) {
+        Err(failed) => assert_refused(&failed.cause),
+        Ok(mut late) => {
+            let end = late.wait_end(PATIENCE).unwrap();
+            let has_ended = matches!(end, Some(Cause::Disconnected | Cause::Rejected { .. }));
+            assert!(on_hardware() && has_ended, "{end:?}");
+        }
+    }
+}
+
 /// CM007
 #[test]
 fn both_pairs_take_the_smaller_depths() {
@@ -276,38 +289,57 @@ fn a_stream_without_an_answer_costs_no_more_than_the_timeout() {
         return;
     }
     let silent = TcpListener::bind((address(&context()), 0)).unwrap();
+    let at = silent.local_addr().unwrap();
+    assert!((0..3).any(|_| nothing_waits_for_a_stream_to(at)), "something waited, three times");
+}
+
+/// Connects to a peer that sends nothing. Returns `false` if this attempt proves nothing: it took too long.
+fn nothing_waits_for_a_stream_to(silent: SocketAddr) -> bool {
     let mut client = side();
     let start = Instant::now();
-    let at = silent.local_addr().unwrap();
-    // This is long enough for TCP to connect on a busy machine.
+    // This is usually long enough for TCP to connect on a busy machine.
     let timeout = Duration::from_secs(2);
-    let failed = cm::connect(at, client.take(), &ConnectData::none(), timeout).unwrap_err();
+    let failed = cm::connect(silent, client.take(), &ConnectData::none(), timeout).unwrap_err();
     assert!(matches!(failed.cause, Cause::TimedOut(_)), "{failed:?}");
+    if matches!(failed.value, AnyQueuePair::Init(_) | AnyQueuePair::Vacant) {
+        return false;
+    }
     assert!(matches!(failed.value, AnyQueuePair::Errored(_)), "{failed:?}");
     let (mut listener, at) = listener();
     let [mut one, mut other] = connected(&mut listener, at, &Parameters::default());
     one.send(&mut other);
     drop((one, other, listener));
-    assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
+    if start.elapsed() >= Duration::from_secs(9) {
+        return false;
+    }
     // The device waits ten seconds for an answer, and keeps the pair during this time. The drop waits until the device
     // releases the pair.
     drop(failed);
     assert!(start.elapsed() > Duration::from_secs(9), "document the wait of a pair's end no more");
+    true
 }
 
 /// CM018
 #[test]
 fn a_client_that_ends_before_the_accept_is_gone() {
     let (mut listener, at) = listener();
-    let [mut client, mut server] = [side(), side()];
-    let asking = connecting(&mut client, at, &ConnectData::none());
-    let request = listener.next(PATIENCE).unwrap();
-    drop(asking);
     // On a real device, it takes some time until this side learns that the client has ended. On iWARP, this side learns
     // it only after the client's pair is destroyed, which takes 10 s. `drop` does not always wait for that: sometimes
     // another thread destroys the pair.
-    thread::sleep(if is_iwarp() { Duration::from_secs(12) } else { SHORT });
-    let failed = request.accept(server.take(), &Parameters::default(), &cm::AcceptData::none()).unwrap_err();
+    let mut pause = if is_iwarp() { Duration::from_secs(12) } else { SHORT };
+    let failed = loop {
+        let [mut client, mut server] = [side(), side()];
+        let asking = connecting(&mut client, at, &ConnectData::none());
+        let request = listener.next(PATIENCE).unwrap();
+        drop(asking);
+        thread::sleep(pause);
+        match request.accept(server.take(), &Parameters::default(), &cm::AcceptData::none()) {
+            Err(failed) => break failed,
+            Ok(late) => drop(late),
+        }
+        pause *= 2;
+        assert!(on_hardware() && pause < PATIENCE, "this side does not learn it");
+    };
     let Cause::PeerGone(error) = &failed.cause else { panic!("{failed:?}") };
     // On iWARP the request came over a TCP stream that the client has closed, so the error can also be `ECONNRESET`.
     let expected: &[i32] = if is_iwarp() { &[libc::EINVAL, libc::ECONNRESET] } else { &[libc::EINVAL] };
@@ -358,7 +390,7 @@ fn a_server_that_ends_after_its_accept_rejects() {
     let asking = connecting(&mut client, at, &ConnectData::none());
     drop(accept(&mut server, listener.next(PATIENCE).unwrap()));
     thread::sleep(SHORT);
-    assert_refused(&asking.wait(PATIENCE).unwrap_err().cause);
+    is_given_up(asking);
 }
 
 /// CM022, CM025
@@ -449,9 +481,17 @@ fn a_listener_that_is_dropped_rejects_what_nobody_took() {
     assert!(readiness.wait(PATIENCE).unwrap());
     thread::sleep(SHORT);
     drop(listener);
+    let mut late = 0;
     for asking in asking {
-        assert_refused(&asking.wait(PATIENCE).unwrap_err().cause);
+        match asking.wait(PATIENCE).unwrap_err().cause {
+            // On a real device, one request perhaps came only after the drop, or, on iWARP, while it was going on.
+            Cause::Rejected { reason: RejectReason::NO_SUCH_SERVICE, .. } | Cause::PeerGone(_) if on_hardware() => {
+                late += 1;
+            }
+            cause => assert_refused(&cause),
+        }
     }
+    assert!(late < 2, "one request came before the drop");
 }
 
 /// CM028
@@ -509,8 +549,8 @@ fn a_client_that_never_establishes_is_given_up() {
     let AnyQueuePair::Errored(_pair) = failed.value else { panic!("not in Error") };
     server.poller.wait(PATIENCE).unwrap().check().unwrap_err();
     assert!(matches!(server.poller.wait(Duration::ZERO), Err(WaitError::TimedOut(_))));
-    // The server gave up before the client established the connection, so the client is refused.
-    assert_refused(&asking.wait(PATIENCE).unwrap_err().cause);
+    // The server gave up before the client established the connection.
+    is_given_up(asking);
 }
 
 /// CM036

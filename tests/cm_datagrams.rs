@@ -11,7 +11,7 @@ use interlock::{Checked, Context, Limits, Poller, ProtectionDomain, QueuePair, R
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::Duration;
-use support::{PATIENCE, address, context, message, next};
+use support::{PATIENCE, address, context, message, next, on_hardware};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -178,7 +178,7 @@ fn a_lookup_in_no_time_is_late_and_the_next_one_is_answered() {
     let server = Side::new();
     let mut late = 0;
     // The requests of clients that gave up still arrive: rdma_cm does not report that these clients have ended.
-    while let Ok(request) = listener.next(SHORT) {
+    while let Ok(request) = listener.next(if late < 2 { PATIENCE } else { SHORT }) {
         late += 1;
         match late {
             1 => request.answer(&server.pair, &AnswerData::none()).unwrap(),
@@ -186,6 +186,8 @@ fn a_lookup_in_no_time_is_late_and_the_next_one_is_answered() {
         }
     }
     assert!((2..=3).contains(&late), "{late}");
+    // Use a second listener: a request of the first client can still come to the first listener.
+    let (mut listener, at) = self::listener();
     let asking = looking_up(at);
     let request = listener.next(Duration::MAX).unwrap();
     drop(listener);
@@ -230,7 +232,10 @@ fn a_service_that_ends_refuses_the_lookups_that_wait() {
     drop(listener);
     for asking in asking {
         let failed = asking.wait(PATIENCE).unwrap_err();
-        assert!(matches!(failed, Cause::NotServed { reason: LookupReason::REFUSED, .. }), "{failed:?}");
+        let Cause::NotServed { reason, .. } = &failed else { panic!("{failed:?}") };
+        // On a real device, the lookup perhaps came only after the service had ended.
+        let is_late = on_hardware() && *reason == LookupReason::NO_SUCH_SERVICE;
+        assert!(is_late || *reason == LookupReason::REFUSED, "{failed:?}");
     }
 }
 

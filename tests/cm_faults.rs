@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use support::{Counted, PATIENCE, Side, address, eventually, message};
 
 const SHORT: Duration = Duration::from_millis(50);
-/// Half of this time is more than a timer of [`SHORT`] takes on the slowest machine.
+/// Half of this time is much more than a timer of [`SHORT`] usually takes.
 const TOO_LONG: Duration = Duration::from_secs(3);
 
 /// One device of a fabric of the test's own, with a listener.
@@ -152,16 +152,24 @@ fn a_timer_is_not_slept_over_while_another_thread_sleeps_on_the_channel() {
     let IpAddr::V4(ip) = here.ip() else { panic!("not an address of IPv4") };
     let [a, b, c, _] = ip.octets();
     let nobody = SocketAddr::from(([a, b, c, 77], 7471));
-    thread::scope(|scope| {
-        let sleeper = scope.spawn(move || listener.next(TOO_LONG).unwrap_err());
-        thread::sleep(SHORT);
-        let start = Instant::now();
-        let resolving = Idle::new(&channel).unwrap().resolve(nobody, SHORT).unwrap();
-        let failed = resolving.wait(TOO_LONG).unwrap_err();
-        assert!(matches!(failed.cause, Cause::Address(_)), "{failed:?}");
-        assert!(start.elapsed() < TOO_LONG / 2, "{:?}", start.elapsed());
-        assert!(matches!(sleeper.join().unwrap(), CmError::TimedOut(_)));
-    });
+    // A slow thread can be late in some attempts. A timer that is slept over is late in all of them.
+    for _ in 0..5 {
+        let is_in_time = thread::scope(|scope| {
+            let sleeper = scope.spawn(|| listener.next(TOO_LONG).unwrap_err());
+            thread::sleep(SHORT);
+            let start = Instant::now();
+            let resolving = Idle::new(&channel).unwrap().resolve(nobody, SHORT).unwrap();
+            let failed = resolving.wait(TOO_LONG).unwrap_err();
+            let is_in_time = start.elapsed() < TOO_LONG / 2;
+            assert!(!is_in_time || matches!(failed.cause, Cause::Address(_)), "{failed:?}");
+            assert!(matches!(sleeper.join().unwrap(), CmError::TimedOut(_)));
+            is_in_time
+        });
+        if is_in_time {
+            return;
+        }
+    }
+    panic!("the timer is slept over");
 }
 
 /// CM017
@@ -657,6 +665,7 @@ fn on_iwarp_a_silent_host_costs_no_more_than_the_timeout() {
     let Progress::Pending(connecting) = connecting.poll().unwrap() else { panic!("nobody answers") };
     let readiness = channel.readiness().unwrap();
     assert!(!readiness.wait(SHORT).unwrap());
+    assert!(eventually(|| format!("{:?}", world.fabric).contains("cm_blocked: 3")), "{:?}", world.fabric);
     let mut poll_both = || [&mut late, &mut dropped].map(|side| drop(side.poller.poll().unwrap()));
     poll_both();
     assert_eq!(freed.load(Ordering::Relaxed), 0, "the device may still use the receives");
@@ -777,10 +786,10 @@ fn on_iwarp_a_waker_that_panics_takes_no_pair_along() {
     let mut connecting = std::pin::pin!(channel.connect(&poller, world.at, pair, &data, PATIENCE));
     let (panicking, mut quiet) = (Arc::new(Panicking::default()), Context::from_waker(Waker::noop()));
     // The steps before `rdma_connect` need some time. Until then, poll with a waker that does nothing.
-    for _ in 0..20 {
+    assert!(eventually(|| {
         assert!(connecting.as_mut().poll(&mut quiet).is_pending());
-        thread::sleep(Duration::from_millis(5));
-    }
+        format!("{:?}", world.fabric).contains("cm_blocked: 1")
+    }));
     let waker = Waker::from(Arc::clone(&panicking));
     assert!(connecting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     world.fabric.heal();
@@ -995,8 +1004,8 @@ fn an_event_loop_is_not_woken_for_what_nobody_polls() {
     let mut ended = of_client.disconnect().unwrap();
     drop(of_server);
     assert!(is_ready());
-    assert!(!channel.poll().unwrap());
-    assert!(!is_ready());
+    // A slow thread perhaps finds one more event: the number comes free.
+    assert!(eventually(|| !channel.poll().unwrap() && !readiness.wait(Duration::ZERO).unwrap()));
     assert!(ended.wait_for_number(PATIENCE).unwrap());
     drop((ended, sides));
     // If only the peer has ended a connection, the program can still poll the connection. The channel stays ready until

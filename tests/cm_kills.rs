@@ -257,7 +257,7 @@ fn outlive_a_client(step: ClientStep, round: usize, listener: &mut Listener, at:
         ClientStep::Asked if round.is_multiple_of(3) => {
             let killed = client.kill_at_its_step();
             // On iWARP, the end of the client's TCP stream can remove a request that nobody has read.
-            match listener.next(SHORT) {
+            match listener.next(if context().is_iwarp() { SHORT } else { PATIENCE }) {
                 Ok(request) => server.accepts_in_vain(request),
                 Err(error) => assert!(context().is_iwarp(), "{error}"),
             }

@@ -70,7 +70,7 @@ fn one_edge_stands_for_the_events_of_two() {
     let mut waiting = VecDeque::from(asking);
     let mut count = 0;
     while let Some(connecting) = waiting.pop_front() {
-        assert!(edges.wait(10 * A_WHILE), "no edge, and {} wait", waiting.len() + 1);
+        assert!(edges.wait(PATIENCE), "no edge, and {} wait", waiting.len() + 1);
         count += 1;
         match connecting.poll() {
             Ok(Progress::Pending(connecting)) => waiting.push_back(connecting),

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use support::{
     Counted, Need, PATIENCE, Promise, Side, address, another_device, context, eventually, lacks, lacks_need, message,
+    on_hardware,
 };
 
 const SHORT: Duration = Duration::from_secs(1);
@@ -64,6 +65,12 @@ fn silence_costs_no_more_than_the_timeout() {
     if lacks_need(Need::SilentHost) {
         return;
     }
+    assert!((0..3).any(|_| silence_costs_little()), "the wait or the drop takes too long each time");
+}
+
+/// One attempt: whether neither the wait nor the drop took much longer than the timeout. On iWARP, TCP gives up after
+/// seven seconds, and nothing may wait for that.
+fn silence_costs_little() -> bool {
     let freed = Arc::new(AtomicUsize::new(0));
     let mut client = side();
     let memory = client.domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap();
@@ -77,13 +84,14 @@ fn silence_costs_no_more_than_the_timeout() {
         AnyQueuePair::Vacant => context().is_iwarp(),
         _ => false,
     });
-    assert!(start.elapsed() >= SHORT && start.elapsed() < 5 * SHORT);
+    assert!(start.elapsed() >= SHORT);
     drop(failed);
-    assert!(start.elapsed() < 5 * SHORT, "the drop does not wait either");
+    let is_in_time = start.elapsed() < 5 * SHORT;
     assert!(eventually(|| {
         drop(client.poller.poll().unwrap());
         freed.load(Ordering::Relaxed) == 1
     }));
+    is_in_time
 }
 
 /// CM016. On iWARP the silence ends when TCP gives up: tests/rxe/devices has set that to a few seconds.
@@ -140,19 +148,28 @@ fn clients_beyond_the_backlog_ask_again() {
     }
     let context = context();
     let channel = Channel::open(&context).unwrap();
-    let bound = Idle::new(&channel).unwrap().bind(SocketAddr::new(address(&context), 0)).unwrap();
-    let at = bound.local_address().unwrap();
-    let mut late = bound.listen(2).unwrap();
-    let mut sides = [(); 6].map(|()| side());
-    let clients = sides.each_mut().map(|side| connecting(side, at));
-    thread::sleep(SHORT);
-    let mut taken = Vec::new();
-    while let Some(request) = late.poll().unwrap() {
-        taken.push(request);
-    }
-    assert_eq!(taken.len(), 2);
-    while taken.len() < clients.len() {
-        taken.push(late.next(PATIENCE).unwrap());
+    let mut pause = SHORT;
+    loop {
+        let bound = Idle::new(&channel).unwrap().bind(SocketAddr::new(address(&context), 0)).unwrap();
+        let at = bound.local_address().unwrap();
+        let mut late = bound.listen(2).unwrap();
+        let mut sides = [(); 6].map(|()| side());
+        let clients = sides.each_mut().map(|side| connecting(side, at));
+        thread::sleep(pause);
+        let mut taken = Vec::new();
+        while let Some(request) = late.poll().unwrap() {
+            taken.push(request);
+        }
+        if taken.len() == 2 {
+            while taken.len() < clients.len() {
+                taken.push(late.next(PATIENCE).unwrap());
+            }
+            return;
+        }
+        // The first two came late, or a client asked again between two polls. Clients ask again every 4 s, and no pause
+        // is a multiple of that.
+        pause *= 3;
+        assert!(on_hardware() && pause < PATIENCE, "{} were taken", taken.len());
     }
 }
 

@@ -180,10 +180,8 @@ fn sides_that_disagree_about_the_size_say_so() {
     server.end().failed("a message longer than 64 bytes came: give both sides the same -s: Receive on queue pair 0x");
     client.end().failed("Send on queue pair 0x").failed("remote ");
 
-    for (client, arguments) in
-        [(our_program(), &["-s", "64", "--patience", "2"] as &[&str]), (c_program(), &["-s", "64"])]
-    {
-        let (server, client) = start(&devices, (our_program(), &["-s", "65"]), (client, arguments));
+    for client in [our_program(), c_program()] {
+        let (server, client) = start(&devices, (our_program(), &["-s", "65"]), (client, &["-s", "64"]));
         server.end().failed("message 0 of the peer has 64 bytes instead of 65: give both sides the same -s");
         // Without its peer the C program might wait for ever, so the drop kills it.
         drop(client);
@@ -266,10 +264,12 @@ fn an_unreliable_peer_that_is_killed_is_missed() {
         let client = client.has_said("remote address");
         thread::sleep(Duration::from_secs(1));
         server.kill();
+        // A slow client has yet to tell the server that it is connected.
+        let is_too_early = "cannot tell the peer";
         client
             .end()
-            .failed("nothing happened for 2s, while waiting for message ")
-            .failed("(a lost message is not sent again");
+            .failed_for_one_of(&["nothing happened for 2s, while waiting for message ", is_too_early])
+            .failed_for_one_of(&["(a lost message is not sent again", is_too_early]);
     }
 }
 

@@ -149,13 +149,14 @@ fn many_clients_that_are_tasks_tear_nothing() {
         let ended = kv_store(&arguments).succeeded().says(&format!(" puts by {clients} clients in "));
         ended.says("no value was torn, none went back, no update was lost");
     }
-    let ended = kv_store(&["bench", "--async", "--slots", "2", "--keys", "3", "--operations", "50", "--patience", "2"]);
+    let ended =
+        kv_store(&["bench", "--async", "--slots", "2", "--keys", "3", "--operations", "50", "--patience", "60"]);
     ended.failed("kv_store: the table is full");
 }
 
 #[test]
 fn a_full_table_is_one_line() {
-    let ended = kv_store(&["bench", "--slots", "2", "--keys", "3", "--operations", "50", "--patience", "2"]);
+    let ended = kv_store(&["bench", "--slots", "2", "--keys", "3", "--operations", "50", "--patience", "60"]);
     ended.failed("kv_store: the table is full");
 }
 
@@ -267,8 +268,8 @@ fn a_task_does_not_wait_for_a_lock_for_ever() {
     served.run(&["put", "color", "red", "--async"]).succeeded();
     let holder = served.client(&["hold", "color"]).has_said("session 2 holds the lock of \"color\"");
     served
-        .run(&["put", "color", "early", "--async", "--patience", "1"])
-        .failed("\"color\" was locked by session 2 for more than 1s");
+        .run(&["put", "color", "early", "--async", "--patience", "10"])
+        .failed("\"color\" was locked by session 2 for more than 10s");
     let waiting = served.client(&["put", "color", "blue", "--async"]);
     thread::sleep(Duration::from_millis(300));
     holder.kill();
@@ -297,8 +298,8 @@ fn a_client_that_is_killed_keeps_no_lock() {
     let holder = served.client(&["hold", "color"]).has_said("session 2 holds the lock of \"color\"");
     assert_eq!(served.run(&["get", "color"]).succeeded().stdout, "red\n");
     served
-        .run(&["put", "color", "early", "--patience", "1"])
-        .failed("\"color\" was locked by session 2 for more than 1s");
+        .run(&["put", "color", "early", "--patience", "10"])
+        .failed("\"color\" was locked by session 2 for more than 10s");
     let waiting = served.client(&["put", "color", "blue"]);
     thread::sleep(Duration::from_millis(300));
     holder.kill();
@@ -342,7 +343,7 @@ fn a_server_goes_on_after_a_stranger() {
 
 #[test]
 fn a_server_ends_with_the_lease_of_its_table() {
-    let Some(served) = Served::with(&["--clients", "100", "--lease", "5"]) else { return };
+    let Some(served) = Served::with(&["--clients", "100", "--lease", "20"]) else { return };
     served.run(&["put", "color", "red"]).succeeded();
     served.server.end().succeeded().says("  color = red (update 1)");
 }

@@ -245,7 +245,7 @@ fn another_process_reaches_it() -> bool {
 fn server() -> (Program, String) {
     let port = free_port();
     let number = port.to_string();
-    let server = Program::start(example("perf"), &["server", "-p", &number, "--patience", "2"]).listens(port);
+    let server = Program::start(example("perf"), &["server", "-p", &number, "--patience", "60"]).listens(port);
     (server, number)
 }
 
@@ -308,7 +308,8 @@ fn a_client_refuses_rubbish_and_passes_complaints_on() {
     ] {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port().to_string();
-        let client = Program::start(example("perf"), &["lat", "-p", &port, "--patience", "1", "127.0.0.1"]);
+        let patience = if bytes.is_empty() { "1" } else { "60" };
+        let client = Program::start(example("perf"), &["lat", "-p", &port, "--patience", patience, "127.0.0.1"]);
         let mut stream = listener.accept().unwrap().0;
         stream.write_all(&bytes).unwrap();
         client.end().failed(why);

@@ -114,11 +114,6 @@ struct World<B: Brand> {
     domain: ProtectionDomain<B>,
 }
 
-/// How long something may take. The soft device is stepped by hand and waits for no clock, so it is quick.
-fn patience() -> Duration {
-    if cfg!(miri) { PATIENCE } else { Duration::from_secs(if context().is_soft() { 2 } else { 10 }) }
-}
-
 fn address<B>(buffer: &Buffer<B>) -> usize {
     buffer.as_ptr().addr()
 }
@@ -275,7 +270,7 @@ impl<B: Brand> World<B> {
         let start = Instant::now();
         while !is_so(self) {
             assert!(
-                start.elapsed() < patience(),
+                start.elapsed() < PATIENCE,
                 "no end: {:?} are still out; in flight {} and {} with {} receives; {:?} {:?}",
                 self.abandoned,
                 self.left.0.in_flight(),
@@ -333,7 +328,7 @@ impl<B: Brand> World<B> {
             Call::Await => {
                 let start = Instant::now();
                 while let Some(flight) = &self.flights[place] {
-                    assert!(start.elapsed() < patience(), "an answer never comes, or a wake-up is lost");
+                    assert!(start.elapsed() < PATIENCE, "an answer never comes, or a wake-up is lost");
                     // As under a runtime, a future that is asleep is polled only after somebody has woken it.
                     if !flight.is_asleep() {
                         self.poll(place);

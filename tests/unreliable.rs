@@ -9,7 +9,7 @@ use interlock::{
     AnyQueuePair, Brand, Context, Inline, Limits, Poller, Port, PostError, ProtectionDomain, QueuePair, ReadyToSend,
     RemoteWrite, Status, UnreliableConnection, UnreliableDatagram, Work, WorkRequest,
 };
-use support::{Need, PATIENCE, Queues, lacks_need, next, nothing_comes};
+use support::{Need, PATIENCE, Queues, eventually, lacks_need, next, nothing_comes};
 
 const LIMITS: Limits =
     Limits { sends: 40, receives: 40, inline_bytes: 32, elements: 1, posting: interlock::queue::Posting::List };
@@ -69,9 +69,14 @@ fn a_message_without_a_receive_is_lost_and_nobody_is_told() {
         buffer.write(bytes).unwrap();
         buffer
     };
-    let (lost, kept) = (message(b"lost"), message(b"kept"));
+    let (lost, after, kept) = (message(b"lost"), message(&[1; 8]), message(b"kept"));
+    let region = two.domain.register::<RemoteWrite, _>(vec![0_u64; 1]).unwrap();
     two.left.post_send(lost).unwrap();
     assert!(matches!(next(&mut two.poller).into_work(), Work::Sent(_)));
+    // When this write has arrived, the message before it has been lost.
+    two.left.post_write(after, &region.remote()).unwrap();
+    assert!(matches!(next(&mut two.poller).into_work(), Work::Written(_)));
+    assert!(eventually(|| region.load(0).unwrap() != 0));
     nothing_comes(&mut two.poller);
     two.right.post_receive(two.domain.buffer(64).unwrap()).unwrap();
     two.left.post(WorkRequest::send(kept).with_immediate(9)).unwrap();

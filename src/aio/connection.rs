@@ -57,6 +57,8 @@ pub struct Link<B: Brand> {
     end: Option<End>,
     /// Whether the connection has moved its pair to Error because of the end. A link by itself has no pair to move.
     has_moved_pair: bool,
+    /// Whether the device refused the last move, as a removed device does.
+    is_move_refused: bool,
     /// When to try a refused move of the pair again.
     next_move: Option<Timer<B>>,
     keep_alive: Option<KeepAlive<B>>,
@@ -139,7 +141,9 @@ impl<B: Brand, T: Transport> Connection<B, T> {
             Ok((sender, receiver)) => {
                 trace::connected(sender.number().value(), bond.addresses()[1]);
                 let (next_move, last_receives, keep_alive) = (None, None, None);
-                let link = Link { bond, end: None, has_moved_pair: false, next_move, last_receives, keep_alive };
+                let (has_moved_pair, is_move_refused) = (false, false);
+                let link =
+                    Link { bond, end: None, has_moved_pair, is_move_refused, next_move, last_receives, keep_alive };
                 Ok(Self { sender, receiver, link })
             }
             Err(error) => Err((error, bond)),
@@ -153,8 +157,10 @@ impl<B: Brand, T: Transport> Connection<B, T> {
     /// nothing comes back. [`Sender::close`] gives them back in that case.
     pub fn close(self) -> Closing<B, T> {
         let Self { sender, receiver, link } = self;
-        let Link { mut bond, keep_alive, .. } = link;
-        drop(keep_alive);
+        let Link { mut bond, keep_alive, next_move, last_receives, .. } = link;
+        // Drop the timers here: the drop of a waker can panic, and at the end of the function that would leak the
+        // result.
+        drop((keep_alive, next_move, last_receives));
         bond.end();
         match Closing::new(sender, receiver, bond) {
             Ok(closing) => closing,
@@ -236,8 +242,8 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
     ///
     /// A receive whose post was [uncertain](crate::PostError::Uncertain), and on
     /// [some devices](crate::device::Promises::late_posts_are_flushed) a receive that was posted after the pair had
-    /// failed, may come out only when the connection is [closed](Self::close). So if nothing has come out for about
-    /// 0.2 s after the end, this returns `None`, too.
+    /// failed, may come out only when the connection is [closed](Self::close). After the removal of a device, perhaps
+    /// no receive comes out. So if nothing has come out for about 0.2 s after the end, this returns `None`, too.
     ///
     /// While this waits, it watches for the end of the connection, and keeps the connection [alive](Self::keep_alive).
     ///
@@ -258,9 +264,11 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
         if let found @ Poll::Ready(_) = self.receiver.poll_next(context) {
             return found;
         }
-        if self.poll_link(context).is_ready() {
-            // When the link has ended, `poll_link` moves the pair to Error. That flushes the receives, so look for one
-            // again.
+        // A failure that the poller knows ends the connection too. (The failure may be an uncertain post, after which
+        // no completion comes.)
+        let ended = if self.receiver.is_broken() { self.poll_closed(context) } else { self.poll_link(context) };
+        if ended.is_ready() {
+            // The pair was moved to Error. That flushes the receives, so look for one again.
             let found = self.receiver.poll_next(context);
             if found.is_pending() && self.link.poll_given_up(&self.receiver, context) {
                 return Poll::Ready(None);
@@ -393,7 +401,9 @@ impl<B: Brand> Link<B> {
             // Without `abort` the receives would never come out: neither the end of a link nor a post of uncertain
             // outcome moves the pair to Error. If `abort` fails, the timer wakes the task for another try. A removed
             // device cannot move the pair, so there is no other try.
-            self.has_moved_pair = sender.abort().is_ok() || matches!(end, End::DeviceRemoved);
+            let moved = sender.abort();
+            self.is_move_refused = moved.is_err();
+            self.has_moved_pair = moved.is_ok() || matches!(end, End::DeviceRemoved);
             let timer = || Timer::after(sender.poller(), FLUSH_INTERVAL);
             self.next_move = (!self.has_moved_pair).then(timer);
         }
@@ -401,7 +411,7 @@ impl<B: Brand> Link<B> {
 
     /// Whether to wait no longer for the receives of a link that has ended.
     fn poll_given_up<T: Transport>(&mut self, receiver: &Receiver<B, T>, context: &mut Context<'_>) -> bool {
-        if !receiver.may_keep_receives() {
+        if !(receiver.may_keep_receives() || self.is_move_refused) {
             return false;
         }
         let now = receiver.in_flight();

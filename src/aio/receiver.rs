@@ -284,6 +284,11 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         self.lane.poller()
     }
 
+    /// Whether the pair takes no more posts.
+    pub(super) fn is_broken(&self) -> bool {
+        self.half.broken_by().is_some()
+    }
+
     /// Whether a receive may come out only with the end of the pair.
     pub(super) fn may_keep_receives(&self) -> bool {
         self.half.may_keep_requests()

@@ -23,7 +23,8 @@ pub(crate) trait Departing: Send + Sync {
     fn is_on_shared(&self) -> bool;
     /// Whether the device may fill another receive for the pair.
     fn may_receive(&self) -> bool;
-    /// Whether the pair may have a request that the device never got, and that therefore never completes.
+    /// Whether the pair may have a request that never completes: one that the device never got, or one that was posted
+    /// after the device had moved the pair to Error.
     #[cfg(feature = "aio")]
     fn may_keep_requests(&self) -> bool;
     /// Moves the pair to Error again: some devices flush only on such a call.

@@ -92,7 +92,7 @@ impl Brand for Scoped<'_> {}
 /// Any number of domains may have it ([`Context::checked_domain`](crate::Context::checked_domain)), and their objects
 /// have the same types. So the compiler cannot refuse a mix-up, and the library does: each operation that brings two
 /// objects together first compares their domains. It refuses a mix-up before anything is done, with an error that gives
-/// back what was passed in. That costs a post five instructions; with the other brands nothing is compared.
+/// back what was passed in. That costs a post a few instructions; with the other brands nothing is compared.
 ///
 /// | objects | error |
 /// |---|---|

@@ -135,7 +135,7 @@ const UNKNOWN: Explained = explained(
     "a status that the specification does not name",
     Some(FaultSide::Device),
     "a device or a provider newer than this library, or a defect of theirs",
-    "the number in `enum ibv_wc_status` of `infiniband/verbs.h`, and the vendor error in the vendor's documents",
+    "the number in `enum ibv_wc_status` of `infiniband/verbs.h`, and `vendor_error` in the vendor's documents",
     "docs/failures.md#unknown",
 );
 
@@ -324,7 +324,7 @@ statuses! {
     General = IBV_WC_GENERAL_ERR, Device,
         "general error of the transport",
         causes: "an error for which the device has no other status",
-        check: "the vendor error, with the vendor's documents",
+        check: "`vendor_error`, with the vendor's documents",
         see: "docs/failures.md#general";
 }
 

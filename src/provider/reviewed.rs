@@ -40,7 +40,8 @@ pub struct Promises {
     /// leaves Reset or Send Queue Error is then like a new one: what happened to it before never makes a poll complete
     /// a later request.
     pub(crate) pairs_can_be_reset: bool,
-    /// A request that is posted after the pair has moved to Error is flushed, or its post is refused.
+    /// A request that is posted after the pair has moved to Error is flushed, at the latest with the next call that
+    /// moves the pair to Error; or its post is refused.
     pub(crate) flushes_late_posts: bool,
     /// When a queue pair may be destroyed.
     pub(crate) teardown: Teardown,
@@ -103,9 +104,10 @@ impl Promises {
         self.pairs_can_be_reset
     }
 
-    /// Whether a request that is posted after its pair has moved to Error comes out as flushed, or its post is refused.
-    /// If not, such a request perhaps stays in flight until the pair is destroyed. A program meets this when the device
-    /// has moved the pair to Error and no completion has told the library yet.
+    /// Whether a request that is posted after its pair has moved to Error comes out as flushed, at the latest with the
+    /// next move to Error ([`into_error`](crate::QueuePair::into_error), [`drain`](crate::QueuePair::drain)). If not,
+    /// such a request perhaps stays in flight as long as the pair is there. A program meets this when the device has
+    /// moved the pair to Error and no completion has told the library yet.
     pub fn late_posts_are_flushed(&self) -> bool {
         self.flushes_late_posts
     }
@@ -414,7 +416,6 @@ pub(crate) const MLX4: Promises = Promises {
 pub(crate) const IRDMA: Promises = Promises {
     name: "irdma",
     refusal_is_sure: true,
-    flushes_late_posts: true,
     events_change_nothing: true,
     quirks: Quirks { completes_quietly: true, not_on_iwarp: true, ..Quirks::NONE },
     ..UNREVIEWED
@@ -424,7 +425,6 @@ pub(crate) const IRDMA: Promises = Promises {
 pub(crate) const BNXT_RE: Promises = Promises {
     name: "bnxt_re",
     refusal_is_sure: true,
-    flushes_late_posts: true,
     quirks: Quirks { completes_quietly: true, ..Quirks::NONE },
     ..UNREVIEWED
 };
@@ -432,7 +432,6 @@ pub(crate) const BNXT_RE: Promises = Promises {
 /// HiSilicon.
 pub(crate) const HNS: Promises = Promises {
     name: "hns",
-    flushes_late_posts: true,
     destroy_may_be_retried: true,
     shared: Shared::Yes,
     events_change_nothing: true,
@@ -444,7 +443,6 @@ pub(crate) const HNS: Promises = Promises {
 pub(crate) const EFA: Promises = Promises {
     name: "efa",
     refusal_is_sure: true,
-    flushes_late_posts: true,
     events_change_nothing: true,
     polls_fresh: true,
     quirks: Quirks::NONE,

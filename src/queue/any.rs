@@ -21,11 +21,13 @@ use std::{error, fmt, mem};
 /// into the field instead.)
 ///
 /// ```no_run
-/// use interlock::{AnyQueuePair, Buffer, Endpoint, Port};
+/// use interlock::{AnyQueuePair, Buffer, Endpoint, Poller, Port};
+/// # use std::time::Duration;
 /// interlock::domain! { struct Storage; }
 ///
 /// struct Connection {
 ///     pair: AnyQueuePair<Storage>,
+///     poller: Poller<Storage>,
 /// }
 ///
 /// impl Connection {
@@ -35,6 +37,13 @@ use std::{error, fmt, mem};
 ///         first: Buffer<Storage>,
 ///         exchange: impl FnOnce(Endpoint) -> Endpoint,
 ///     ) -> Result<(), Box<dyn std::error::Error>> {
+///         self.pair.advance(|pair| match pair {
+///             AnyQueuePair::ReadyToSend(pair) => Ok(pair.into_error()?.into()),
+///             other => Ok(other),
+///         })?;
+///         if let AnyQueuePair::Errored(pair) = &mut self.pair {
+///             pair.drain(&mut self.poller, Duration::from_secs(5), drop)?;
+///         }
 ///         self.pair.advance(|pair| match pair {
 ///             AnyQueuePair::Errored(pair) => Ok(pair.into_reset()?.into_init(port)?.into()),
 ///             other => Ok(other),

@@ -53,7 +53,7 @@ impl Departing for DepartingPair {
 
     #[cfg(feature = "aio")]
     fn may_keep_requests(&self) -> bool {
-        self.status.is_poisoned()
+        self.status.is_poisoned() || !self.domain.context.promises().flushes_late_posts
     }
 
     fn flush_again(&self) -> Result<(), VerbError> {

@@ -79,6 +79,50 @@ fn the_driver_ends_after_an_uncertain_post() {
     assert_eq!(queue.room(), 8, "nobody has waited for the request");
 }
 
+/// A pair that is in Error without anybody knowing takes a send, and the send never comes out. The pair waits for it,
+/// and the driver does not.
+#[test]
+fn the_driver_ends_after_a_post_that_came_too_late() {
+    let fabric = Fabric::with_profile(Profile::Irdma);
+    let domain = interlock::Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap();
+    assert!(!domain.context().promises().late_posts_are_flushed());
+    let (queue, poller) = domain.completion_queue(64).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let pair = || domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+    let (mut left, right) = connect_to_each_other(&domain, pair(), pair(), &ConnectAttributes::default());
+    // The peer refuses this write, and its device moves its own pair to Error.
+    let (region, stale) = target(&domain);
+    drop(region);
+    left.post_write(domain.buffer(8).unwrap(), &stale).unwrap();
+    let mut poller = poller;
+    assert_eq!(poller.wait(PATIENCE).unwrap().check().unwrap_err().status, Status::RemoteAccess);
+    let poller = SharedPoller::new(poller);
+    let (mut sender, receiver) = poller.split(right).unwrap();
+    let driver = poller.driver().unwrap();
+    let (done, ended) = mpsc::channel();
+    thread::spawn(move || done.send(driver.run_on_thread()));
+    drop(sender.send(domain.buffer(8).unwrap()).unwrap());
+    drop((sender, receiver, poller, left));
+    ended.recv_timeout(PATIENCE).expect("the driver ends").unwrap();
+    assert_eq!(queue.room(), 64 - 8, "nobody has waited for the request");
+}
+
+/// A receive whose post was uncertain may never come out. The reader learns of it by itself.
+#[test]
+fn the_reader_of_a_connection_learns_that_a_receive_was_uncertain() {
+    // This device refuses posts without saying what it has queued.
+    let fabric = Fabric::with_profile(Profile::Adversary(0));
+    let domain = interlock::Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap();
+    let Link { domain, poller, left, right: _right, .. } = Link::new(domain, 4);
+    let poller = SharedPoller::new(poller);
+    let mut connection = Connection::new(&poller, left).unwrap();
+    fabric.inject(Fault::VerbFails { verb: Verb::PostRecv, after: 0, count: 1, errno: libc::ENOMEM });
+    assert!(matches!(connection.post_receive(domain.buffer(8).unwrap()), Err(PostError::Uncertain { .. })));
+    let (done, ended) = mpsc::channel();
+    thread::spawn(move || done.send(block_on(connection.next()).is_none()));
+    assert_eq!(ended.recv_timeout(PATIENCE), Ok(true));
+}
+
 /// An empty request brings an unsignalled send back. If the device refuses that request once, it is posted again.
 #[test]
 fn a_pair_closes_although_its_marker_is_refused_at_first() {

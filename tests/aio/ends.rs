@@ -521,7 +521,7 @@ fn the_completion_queue_of_the_sends_ends_without_a_lock() {
         }));
         done.send(()).unwrap();
     });
-    assert!(is_done.recv_timeout(Duration::from_secs(10)).is_ok(), "the memory is dropped under the lock");
+    assert!(is_done.recv_timeout(support::PATIENCE).is_ok(), "the memory is dropped under the lock");
 }
 
 /// A shared poller keeps what must be dropped without its lock. A plain poller of the same queue keeps nothing.

@@ -380,7 +380,7 @@ fn the_last_waker_of_a_wait_in_the_line_is_dropped_without_the_lock() {
         assert!(poll_once(&mut room).is_ready());
         done.send(()).unwrap();
     });
-    assert!(is_done.recv_timeout(Duration::from_secs(10)).is_ok(), "the waker is dropped under the lock");
+    assert!(is_done.recv_timeout(support::PATIENCE).is_ok(), "the waker is dropped under the lock");
 }
 
 /// The same, with a waker whose drop panics. The next one in the line gets the room.
@@ -428,7 +428,9 @@ fn a_waker_in_the_lane_whose_drop_panics_costs_no_room() {
     assert!(poll_once(&mut Box::pin(shared.room())).is_ready(), "the permit is leaked");
 }
 
-fn close_now(has_deadline: bool) {
+/// Closes a pair, and drops the future while the drop of its waker panics. False if the pair was closed at once: if the
+/// thread is slow, the device is asked to flush once more before the poll, and does. Then nobody waits.
+fn closes_now(has_deadline: bool) -> bool {
     let fabric = Fabric::new();
     let context = interlock::Context::open_on(&fabric, "soft0").unwrap();
     let tasks = Tasks::new(context.checked_domain().unwrap(), 8);
@@ -446,15 +448,19 @@ fn close_now(has_deadline: bool) {
     let panics = Arc::new(AtomicUsize::new(0));
     let bad = Waker::from(Arc::new(BadDrop(Arc::clone(&panics))));
     let polled = Pin::new(&mut closing).poll(&mut Context::from_waker(&bad));
-    // Under Miri, so much time can pass that the device is asked to flush once more, and does. Then nobody waits.
-    if cfg!(miri) && polled.is_ready() {
-        return;
+    if polled.is_ready() {
+        return false;
     }
-    assert!(polled.is_pending());
     drop(bad);
     panics.store(1, Ordering::SeqCst);
     assert!(catch_unwind(AssertUnwindSafe(|| drop(closing.now()))).is_err());
     assert_eq!(free(&pool), 4, "what was closed is leaked");
+    true
+}
+
+fn close_now(has_deadline: bool) {
+    // Under Miri, each try can be too slow.
+    assert!((0..20).any(|_| closes_now(has_deadline)) || cfg!(miri), "no closing waits");
 }
 
 #[test]

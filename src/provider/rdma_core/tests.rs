@@ -63,7 +63,7 @@ impl Device {
     fn wait(&self, count: usize) -> Vec<ibv_wc> {
         let poll = self.ops().poll_cq.unwrap();
         let (start, mut all) = (Instant::now(), Vec::new());
-        while all.len() < count && start.elapsed() < Duration::from_secs(10) {
+        while all.len() < count && start.elapsed() < Duration::from_secs(60) {
             let mut wc = ibv_wc::default();
             // SAFETY: the queue is alive, and `wc` has room for one completion.
             if unsafe { poll(self.cq.as_ptr(), 1, &mut wc) } == 1 {
@@ -82,7 +82,7 @@ impl Device {
             if let Some(event) = unsafe { RdmaCore.take_async_event(self.context) }.unwrap() {
                 return event;
             }
-            assert!(start.elapsed() < Duration::from_secs(10), "no event");
+            assert!(start.elapsed() < Duration::from_secs(60), "no event");
             std::thread::yield_now();
         }
     }

@@ -253,6 +253,7 @@ impl fmt::Debug for Fabric {
                 {
                     let [identifiers, events] = state.cm.counts();
                     out.field("cm_identifiers", &identifiers).field("cm_events", &events);
+                    out.field("cm_blocked", &state.cm.blocked);
                 }
                 out.field("manual", &state.is_manual())
                     .field("devices", &names)

@@ -153,6 +153,7 @@ impl Profile {
                 leaves_fields: true,
                 reads_lists: true,
                 grants_more: true,
+                forgets_in_error: true,
                 ..NONE
             },
             Self::BnxtRe => Habits {

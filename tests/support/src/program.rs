@@ -179,13 +179,19 @@ impl Ended {
 
     /// [`failed`](Self::failed), because the peer was killed. The reason depends on the moment: the kernel takes down
     /// the memory and the queue pair of a dead program one after the other, and a message may arrive between the two.
+    /// A slow program may not even be connected yet.
     #[track_caller]
     pub fn failed_for_a_dead_peer(self) -> Self {
         self.failed_for_one_of(&[
             "closed the connection",
             "no session",
             "cannot talk to",
+            "cannot tell the peer",
+            "cannot reach",
+            "Connection reset",
+            "Broken pipe",
             "nothing happened",
+            "no completion within",
             "retry count exceeded",
             "remote operation error",
             "remote access error",

@@ -49,14 +49,14 @@ impl Two {
         assert_eq!(unsafe { post(self.right.as_ptr(), &mut wr, &mut ptr::null_mut()) }, 0);
     }
 
-    /// Waits at most a second for the expected states of both pairs, and returns their states.
+    /// Waits at most a minute for the expected states of both pairs, and returns their states.
     fn states(&self, expected: (ibv_qp_state, ibv_qp_state)) -> (ibv_qp_state, ibv_qp_state) {
         // SAFETY: the pair is alive.
         let state = |qp| unsafe { RdmaCore.query_qp(qp, ibv_qp_attr_mask::IBV_QP_STATE) }.unwrap().qp_state;
         let start = Instant::now();
         loop {
             let states = (state(self.left), state(self.right));
-            if states == expected || start.elapsed() > Duration::from_secs(1) {
+            if states == expected || start.elapsed() > Duration::from_secs(60) {
                 return states;
             }
         }

@@ -56,6 +56,8 @@ pub(super) struct Cm {
     last_port: u16,
     /// The units of work that are not done yet, oldest first.
     work: VecDeque<Work>,
+    /// How many calls of `rdma_connect` wait until a fault ends.
+    pub(super) blocked: usize,
     /// Chooses the first packet number of each connection.
     random: Random,
 }
@@ -68,6 +70,7 @@ impl Default for Cm {
             last_id: 0,
             last_port: address::FIRST_FREE_PORT,
             work: VecDeque::new(),
+            blocked: 0,
             random: Random::new(0),
         }
     }
@@ -450,9 +453,11 @@ impl RawId for Identifier {
             state.is_iwarp() && state.faults.loses_all_cm_requests()
         };
         if is_silent() {
+            self.channel.fabric.lock().cm.blocked += 1;
             while is_silent() {
                 thread::sleep(Duration::from_millis(1));
             }
+            self.channel.fabric.lock().cm.blocked -= 1;
             return self.call(Verb::RdmaConnect, |state, id| {
                 state.cm_fail_connect(id, parameters);
                 Err(libc::ETIMEDOUT)

@@ -305,12 +305,16 @@ fn many_pairs_cost_no_more_than_few() {
         let all: Vec<Pair> = (0..pairs).map(|_| node.pair()).collect();
         let pair = all[0];
         pair.connect(pair);
-        let start = Instant::now();
-        for id in 0..20_000 {
-            node.send(pair, Request::new(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, &[]));
-            assert_eq!(node.poll_raw(1).unwrap().len(), 1);
-        }
-        start.elapsed()
+        let part = |_| {
+            let start = Instant::now();
+            for id in 0..1_000 {
+                node.send(pair, Request::new(id, ibv_wr_opcode::IBV_WR_RDMA_WRITE, &[]));
+                assert_eq!(node.poll_raw(1).unwrap().len(), 1);
+            }
+            start.elapsed()
+        };
+        // Other threads may interrupt this one, but not in every part.
+        20 * (0..20).map(part).min().unwrap()
     };
     let (few, many) = (time(1), time(10_000));
     assert!(many < few * 5 + Duration::from_millis(50), "{few:?} for one pair, {many:?} for 10,000");
