@@ -36,7 +36,7 @@ const TASKS: usize = 6;
 const LEN: usize = 64;
 /// How long memory is lent to a peer that will be killed, where this side waits for the deadline. The peer must get the
 /// memory and write to it in that time.
-const LOAN: Duration = Duration::from_secs(20);
+const LOAN: Duration = Duration::from_secs(8);
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Each test checks that the kernel has no objects of this process left, so the tests take turns.

@@ -103,7 +103,8 @@ pub enum End {
     #[error("the peer has closed the connection, or its process has ended (see docs/failures.md#disconnected)")]
     Disconnected,
     /// A request has failed, which ends a reliable connection. [`Status::RetryExceeded`]: the peer does not answer.
-    /// [`Status::Flushed`]: the device moved the pair to Error and gave no reason.
+    /// [`Status::Flushed`]: the device moved the pair to Error and gave no reason, or a post was
+    /// [uncertain](crate::PostError::Uncertain).
     #[error("a request failed: {0}")]
     Failed(Status),
     /// The device was removed.
@@ -266,7 +267,7 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
         }
         // A failure that the poller knows ends the connection too. (The failure may be an uncertain post, after which
         // no completion comes.)
-        let ended = if self.receiver.is_broken() { self.poll_closed(context) } else { self.poll_link(context) };
+        let ended = if self.receiver.has_stopped() { self.poll_closed(context) } else { self.poll_link(context) };
         if ended.is_ready() {
             // The pair was moved to Error. That flushes the receives, so look for one again.
             let found = self.receiver.poll_next(context);
@@ -411,7 +412,8 @@ impl<B: Brand> Link<B> {
 
     /// Whether to wait no longer for the receives of a link that has ended.
     fn poll_given_up<T: Transport>(&mut self, receiver: &Receiver<B, T>, context: &mut Context<'_>) -> bool {
-        if !(receiver.may_keep_receives() || self.is_move_refused) {
+        let is_removed = self.is_move_refused || matches!(self.end, Some(End::DeviceRemoved));
+        if !(receiver.may_keep_receives() || is_removed) {
             return false;
         }
         let now = receiver.in_flight();

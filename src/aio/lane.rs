@@ -326,10 +326,11 @@ impl<B> Lane<B> {
         wake(&mut self.reader, tally, after);
     }
 
-    /// Wakes the tasks that the end of the pair concerns: the one that waits for the end, and the one that waits for
-    /// room.
+    /// Wakes the tasks that the end of the pair concerns: the one that waits for the end, the one that waits for a
+    /// receive (perhaps none comes out any more), and the one that waits for room.
     pub(super) fn note_broken(&mut self, tally: &mut Tally, after: &mut After<B>) {
         wake(&mut self.watcher, tally, after);
+        wake(&mut self.reader, tally, after);
         self.end_wait_for_room(tally, after);
     }
 

@@ -284,9 +284,9 @@ impl<B: Brand, T: Transport> Receiver<B, T> {
         self.lane.poller()
     }
 
-    /// Whether the pair takes no more posts.
-    pub(super) fn is_broken(&self) -> bool {
-        self.half.broken_by().is_some()
+    /// Whether the pair takes no more receives.
+    pub(super) fn has_stopped(&self) -> bool {
+        self.half.has_stopped()
     }
 
     /// Whether a receive may come out only with the end of the pair.

@@ -260,7 +260,13 @@ fn ends_in_between(victim: &mut Victim) {
         end(BeforeTheRequestIsTaken);
         // On iWARP, the end of the peer's TCP stream can remove a request that nobody has taken.
         let may_be_lost = moment == BeforeTheRequestIsTaken && victim.context.is_iwarp();
-        let Ok(request) = victim.listener.next(if may_be_lost { SHORT } else { WAIT }) else { continue };
+        let request = match victim.listener.next(if may_be_lost { SHORT } else { WAIT }) {
+            Ok(request) => request,
+            Err(error) => {
+                assert!(may_be_lost, "{moment:?} {how}: {error}");
+                continue;
+            }
+        };
         end(BeforeTheAccept);
         let accepting = match victim.accept(request) {
             Ok(accepting) => accepting,

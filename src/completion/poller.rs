@@ -191,7 +191,7 @@ impl<B> Poller<B> {
     }
 
     /// Whether requests of pairs that were dropped never come out: a pair was leaked, or all departing pairs have
-    /// waited long for a request that the device perhaps never got.
+    /// waited long for a request that perhaps never completes.
     #[cfg(feature = "aio")]
     pub(crate) fn may_keep_requests(&self) -> bool {
         self.parts.state.may_keep_requests()

@@ -281,6 +281,12 @@ impl<B: Brand, T: Transport> ReceiveHalf<B, T> {
         broken_by(&self.half.1)
     }
 
+    /// As [`PairCore::has_stopped_receiving`].
+    #[cfg(feature = "aio")]
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.half.1.has_stopped_receiving()
+    }
+
     /// As [`PairCore::may_keep_requests`].
     #[cfg(feature = "aio")]
     pub(crate) fn may_keep_requests(&self) -> bool {

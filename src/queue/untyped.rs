@@ -312,6 +312,12 @@ impl PairCore {
         [QueueKind::Send, QueueKind::Receive].into_iter().any(|side| self.status.is_broken(side))
     }
 
+    /// Whether no more receives are posted. (A failed send of an unreliable pair stops only its sends.)
+    #[cfg(feature = "aio")]
+    pub(crate) fn has_stopped_receiving(&self) -> bool {
+        self.status.is_broken(QueueKind::Receive)
+    }
+
     pub(crate) fn first_failure(&self) -> Option<Status> {
         self.status.first_failure()
     }

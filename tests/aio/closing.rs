@@ -123,6 +123,62 @@ fn the_reader_of_a_connection_learns_that_a_receive_was_uncertain() {
     assert_eq!(ended.recv_timeout(PATIENCE), Ok(true));
 }
 
+/// The pair breaks while the reader sleeps. On this device the receive is flushed only after another move to Error,
+/// which the reader makes.
+#[test]
+fn the_reader_of_a_connection_wakes_when_the_pair_breaks() {
+    let fabric = Fabric::manual();
+    fabric.inject(Fault::FlushWithheld);
+    let domain = interlock::Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap();
+    let Link { domain, poller, left, right: _right, .. } = Link::new(domain, 4);
+    let poller = SharedPoller::new(poller);
+    let mut driver = poller.driver().unwrap();
+    let mut connection = Connection::new(&poller, left).unwrap();
+    let (region, stale) = target(&domain);
+    drop(region);
+    connection.post_receive(domain.buffer(8).unwrap()).unwrap();
+    drop(connection.write(domain.buffer(8).unwrap(), &stale).unwrap());
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut context = Context::from_waker(&waker);
+    assert!(connection.poll_next(&mut context).is_pending());
+    fabric.run();
+    for _ in 0..20 {
+        takes_turns(&mut driver);
+    }
+    assert!(woken.0.load(Ordering::SeqCst) > 0, "the reader is woken");
+    assert!(support::eventually(|| {
+        fabric.run();
+        takes_turns(&mut driver);
+        connection.poll_next(&mut context).is_ready()
+    }));
+}
+
+/// A failed send of an unreliable connection stops only the sends. The receives go on.
+#[test]
+fn the_reader_of_an_unreliable_connection_goes_on_after_a_failed_send() {
+    let fabric = Fabric::new();
+    let domain = interlock::Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap();
+    let (queue, poller) = domain.completion_queue(32).unwrap();
+    let port = domain.context().active_port().unwrap();
+    let pair = || domain.unreliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+    let (left, right) = (pair(), pair());
+    let (to_left, to_right) = (left.endpoint(), right.endpoint());
+    let (left, right) = (left.connect(&to_right).unwrap(), right.connect(&to_left).unwrap());
+    let poller = SharedPoller::new(poller);
+    let mut driver = poller.driver().unwrap();
+    let (mut left, mut right) = (Connection::new(&poller, left).unwrap(), Connection::new(&poller, right).unwrap());
+    left.post_receive(domain.buffer(8).unwrap()).unwrap();
+    fabric.inject(Fault::RequestsFail { count: 1 });
+    assert!(driver.block_on(left.send(domain.buffer(8).unwrap()).unwrap()).unwrap().is_err());
+    assert!(poll_once(&mut Box::pin(left.next())).is_pending(), "the connection has not ended");
+    let mut word = domain.buffer(8).unwrap();
+    word.write(b"word").unwrap();
+    driver.block_on(right.send(word).unwrap()).unwrap().unwrap();
+    let message = driver.block_on(left.next()).unwrap().unwrap().unwrap().into_received().unwrap();
+    assert_eq!(&message[..], b"word");
+}
+
 /// An empty request brings an unsignalled send back. If the device refuses that request once, it is posted again.
 #[test]
 fn a_pair_closes_although_its_marker_is_refused_at_first() {

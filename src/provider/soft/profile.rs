@@ -280,7 +280,8 @@ impl Habits {
         breaks_unconnected: false,
     };
 
-    /// All habits that the promises in `row` do not rule out.
+    /// All habits that the promises in `row` do not rule out, except `forgets_in_error`: it takes time from a program
+    /// and no memory, and many tests would wait in vain.
     fn of_adversary(seed: u64, row: &Promises) -> Self {
         let unless = |ruled_out: bool, often: u64| if ruled_out { 0 } else { often };
         let fails = seed & POSTS_FAIL != 0;
