@@ -80,9 +80,13 @@ fn the_driver_ends_after_an_uncertain_post() {
 }
 
 /// A pair that is in Error without anybody knowing takes a send, and the send never comes out. The pair waits for it,
-/// and the driver does not.
+/// and the driver does not. The memory stays away until the completion queue has ended.
 #[test]
 fn the_driver_ends_after_a_post_that_came_too_late() {
+    [false, true].map(late_post);
+}
+
+fn late_post(is_forgotten: bool) {
     let fabric = Fabric::with_profile(Profile::Irdma);
     let domain = interlock::Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap();
     assert!(!domain.context().promises().late_posts_are_flushed());
@@ -101,10 +105,22 @@ fn the_driver_ends_after_a_post_that_came_too_late() {
     let driver = poller.driver().unwrap();
     let (done, ended) = mpsc::channel();
     thread::spawn(move || done.send(driver.run_on_thread()));
-    drop(sender.send(domain.buffer(8).unwrap()).unwrap());
+    let freed = Arc::new(AtomicUsize::new(0));
+    let memory = domain.register::<LocalWrite, _>(Foreign(Counted::new(8, &freed))).unwrap().split().1;
+    let posted = sender.send(memory).unwrap();
+    if is_forgotten {
+        mem::forget(posted)
+    } else {
+        drop(posted)
+    }
     drop((sender, receiver, poller, left));
     ended.recv_timeout(PATIENCE).expect("the driver ends").unwrap();
     assert_eq!(queue.room(), 64 - 8, "nobody has waited for the request");
+    assert_eq!(freed.load(Ordering::SeqCst), 0, "the device may still have the request");
+    drop(queue);
+    // A future that was forgotten keeps the queue, and with it the memory.
+    let expected = usize::from(!is_forgotten);
+    assert!(support::eventually(|| freed.load(Ordering::SeqCst) == expected), "forgotten: {is_forgotten}");
 }
 
 /// A receive whose post was uncertain may never come out. The reader learns of it by itself.
