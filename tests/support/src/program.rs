@@ -1,6 +1,7 @@
 //! Programs that tests start. A program is killed when its test ends, or when it takes too long.
 
 use std::env;
+use std::fmt;
 use std::fs;
 use std::io::Read;
 use std::net::TcpListener;
@@ -37,7 +38,6 @@ struct Pipe {
 }
 
 /// A program that has ended.
-#[derive(Debug)]
 pub struct Ended {
     pub line: String,
     pub status: ExitStatus,
@@ -164,10 +164,18 @@ impl Drop for Program {
     }
 }
 
+/// What the program wrote to stderr comes first, because a summary shows only the first lines of a panic.
+impl fmt::Debug for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { line, status, stdout, stderr } = self;
+        write!(f, "{line}: {status}\n-- stderr:\n{stderr}\n-- stdout:\n{stdout}")
+    }
+}
+
 impl Ended {
     #[track_caller]
     pub fn succeeded(self) -> Self {
-        assert!(self.status.success() && self.stderr.is_empty(), "{self:#?}");
+        assert!(self.status.success() && self.stderr.is_empty(), "{self:?}");
         self
     }
 
@@ -205,13 +213,13 @@ impl Ended {
         let is_one_line = self.stderr.lines().count() == 1 && self.stderr.ends_with('\n');
         let is_error = self.status.code() == Some(1) && !self.stderr.contains("panicked");
         let has_reason = reasons.iter().any(|why| self.stderr.contains(why));
-        assert!(is_one_line && is_error && has_reason, "no line that says {reasons:?}: {self:#?}");
+        assert!(is_one_line && is_error && has_reason, "no line that says {reasons:?}: {self:?}");
         self
     }
 
     #[track_caller]
     pub fn says(self, what: &str) -> Self {
-        assert!(self.stdout.contains(what), "does not say {what:?}: {self:#?}");
+        assert!(self.stdout.contains(what), "does not say {what:?}: {self:?}");
         self
     }
 }
