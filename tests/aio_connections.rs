@@ -148,12 +148,11 @@ fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// A domain that the calling test names. Drivers may hold the domain for a while, so a test makes only one.
+/// A checked domain.
 macro_rules! domain {
-    () => {{
-        interlock::domain! { struct Test; }
-        context().named_domain(Test).unwrap()
-    }};
+    () => {
+        context().checked_domain().unwrap()
+    };
 }
 
 /// Polls `future` at most `count` times, then drops it. Returns its output if it became ready.

@@ -139,10 +139,9 @@ fn pairs<B: Brand>(domain: ProtectionDomain<B>) -> (ProtectionDomain<B>, Driver<
 }
 
 macro_rules! domain {
-    () => {{
-        interlock::domain! { struct Test; }
-        context().named_domain(Test).unwrap()
-    }};
+    () => {
+        context().checked_domain().unwrap()
+    };
 }
 
 #[test]

@@ -40,10 +40,9 @@ impl<B: Brand + 'static> Tasks<B> {
 }
 
 macro_rules! tasks {
-    ($depth:expr, $runtime:expr) => {{
-        interlock::domain! { struct Test; }
-        Tasks::new(context().named_domain(Test).unwrap(), $depth, $runtime)
-    }};
+    ($depth:expr, $runtime:expr) => {
+        Tasks::new(context().checked_domain().unwrap(), $depth, $runtime)
+    };
 }
 
 fn one_thread() -> Runtime {

@@ -30,8 +30,7 @@ fn a_peer_writes_to_leased_memory_until_the_lease_ends() {
     if lacks_need(Need::Acknowledgements) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let mut link = Link::new(context().checked_domain().unwrap(), 4);
     let buffer = link.domain.buffer(4096).unwrap();
     let (before, rest) = buffer.split_at(64).unwrap();
     let (part, after) = rest.split_at(128).unwrap();
@@ -63,8 +62,7 @@ fn a_peer_does_not_reach_what_lies_around_leased_memory() {
     if lacks_need(Need::Acknowledgements) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     for by in [-8, 64, -64, 120] {
         let mut link = Link::new(domain.clone(), 4);
         let (before, rest) = link.domain.buffer(4096).unwrap().split_at(64).unwrap();
@@ -82,8 +80,7 @@ fn an_expired_lease_is_ended_by_the_program() {
     if lacks_need(Need::Acknowledgements) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let mut link = Link::new(context().checked_domain().unwrap(), 4);
     let mut lease = link.domain.lease::<RemoteWrite, _>(Pages::new(4096).unwrap(), Duration::ZERO).unwrap();
     assert!(lease.has_expired() && lease.remaining().is_zero());
     let remote = lease.remote();
@@ -106,8 +103,7 @@ fn a_lease_that_is_dropped_ends() {
     if lacks_need(Need::Acknowledgements) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let (mut link, freed) = (Link::new(context().named_domain(Test).unwrap(), 4), Arc::default());
+    let (mut link, freed) = (Link::new(context().checked_domain().unwrap(), 4), Arc::default());
     let lease = link.domain.lease::<RemoteWrite, _>(counted(&link.domain, &freed), LONG).unwrap();
     let remote = lease.remote();
     drop(lease);
@@ -118,8 +114,7 @@ fn a_lease_that_is_dropped_ends() {
 
 #[test]
 fn a_forgotten_lease_leaves_its_memory_to_the_peer_for_good() {
-    interlock::domain! { struct Test; }
-    let (mut link, freed) = (Link::new(context().named_domain(Test).unwrap(), 4), Arc::default());
+    let (mut link, freed) = (Link::new(context().checked_domain().unwrap(), 4), Arc::default());
     let (part, rest) = counted(&link.domain, &freed).split_at(64).unwrap();
     let lease = link.domain.lease::<RemoteReadWrite, _>(part, Duration::ZERO).unwrap();
     let remote = lease.remote();
@@ -135,8 +130,7 @@ fn a_forgotten_lease_leaves_its_memory_to_the_peer_for_good() {
 
 #[test]
 fn what_peers_only_read_is_a_slice_meanwhile() {
-    interlock::domain! { struct Test; }
-    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let mut link = Link::new(context().checked_domain().unwrap(), 4);
     let mut buffer = link.domain.buffer(64).unwrap();
     buffer.fill(3);
     let lease = link.domain.lease::<RemoteRead, _>(buffer, LONG).unwrap();
@@ -150,9 +144,8 @@ fn what_peers_only_read_is_a_slice_meanwhile() {
 
 #[test]
 fn memory_is_leased_again_and_in_another_domain() {
-    interlock::domain! { struct Test; }
     interlock::domain! { struct Other; }
-    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let mut link = Link::new(context().checked_domain().unwrap(), 4);
     let other = link.domain.context().named_domain(Other).unwrap();
     let mut buffer = other.buffer(64).unwrap();
     drop(other);
@@ -177,8 +170,7 @@ fn memory_is_leased_again_and_in_another_domain() {
 
 #[test]
 fn memory_that_is_not_of_whole_words_is_not_leased() {
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     for (mid, len) in [(60, 4036), (4, 4092)] {
         let (left, right) = domain.buffer(4096).unwrap().split_at(mid).unwrap();
         for part in [left, right] {
@@ -197,8 +189,7 @@ fn c148_the_key_of_a_region_that_was_dropped_reaches_nothing() {
     if lacks_need(Need::Acknowledgements) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let mut link = Link::new(context().named_domain(Test).unwrap(), 4);
+    let mut link = Link::new(context().checked_domain().unwrap(), 4);
     let region = link.domain.register::<RemoteReadWrite, _>(vec![5_u64; 4]).unwrap();
     let stale = region.remote();
     drop(region);
@@ -208,9 +199,8 @@ fn c148_the_key_of_a_region_that_was_dropped_reaches_nothing() {
 
 #[test]
 fn a_lease_that_the_device_does_not_end_comes_back_exposed() {
-    interlock::domain! { struct Test; }
     let fabric = Fabric::new();
-    let mut link = Link::new(Context::open_on(&fabric, "dev0").unwrap().named_domain(Test).unwrap(), 4);
+    let mut link = Link::new(Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap(), 4);
     let freed = Arc::default();
     let lease = link.domain.lease::<RemoteWrite, _>(counted(&link.domain, &freed), LONG).unwrap();
     let remote = lease.remote();

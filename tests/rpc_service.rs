@@ -105,12 +105,11 @@ fn ways() -> &'static [bool] {
     if context().is_iwarp() { &[false] } else { &[false, true] }
 }
 
-/// A named domain. Each test has a name of its own for it.
+/// A checked domain.
 macro_rules! domain {
-    () => {{
-        interlock::domain! { struct Test; }
-        context().named_domain(Test).unwrap()
-    }};
+    () => {
+        context().checked_domain().unwrap()
+    };
 }
 
 /// Runs a test to its end, with a time limit: if one task panics, others may wait for ever.

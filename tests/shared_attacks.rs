@@ -104,12 +104,11 @@ fn fails(verb: Verb, count: u32) -> Fault {
     Fault::VerbFails { verb, after: 0, count, errno: libc::EBUSY }
 }
 
-/// Makes a stage in a domain that the calling test names.
+/// Makes a stage.
 macro_rules! stage {
     () => {{
-        interlock::domain! { struct Test; }
         let fabric = Fabric::manual();
-        let domain = Context::open_on(&fabric, "dev").unwrap().named_domain(Test).unwrap();
+        let domain = Context::open_on(&fabric, "dev").unwrap().checked_domain().unwrap();
         Stage::new(fabric, domain)
     }};
 }
@@ -217,9 +216,8 @@ fn a_destroyed_queue_never_gives_a_buffer_twice() {
 #[test]
 fn a_queue_destroyed_while_another_thread_polls_never_loses_or_doubles_a_buffer() {
     for _ in 0..if cfg!(miri) { 2 } else { 50 } {
-        interlock::domain! { struct Test; }
         let fabric = Fabric::manual();
-        let domain = Context::open_on(&fabric, "dev").unwrap().named_domain(Test).unwrap();
+        let domain = Context::open_on(&fabric, "dev").unwrap().checked_domain().unwrap();
         let mut stage = Stage::new(fabric, domain);
         stage.stock(4);
         for client in [0, 1, 0] {
@@ -493,11 +491,10 @@ fn left_to_poller() -> [Profile; 2] {
 
 macro_rules! stage_with {
     ($profile:expr) => {{
-        interlock::domain! { struct Test; }
         // No device like the second one promises that its extended queues can be used.
         support::POLLING.set(Polling::Array);
         let fabric = Fabric::manual_with_profile($profile);
-        let domain = Context::open_on(&fabric, "dev").unwrap().named_domain(Test).unwrap();
+        let domain = Context::open_on(&fabric, "dev").unwrap().checked_domain().unwrap();
         Stage::new(fabric, domain)
     }};
 }

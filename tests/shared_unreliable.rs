@@ -81,8 +81,7 @@ fn each_message_comes_once_with_the_pair_that_took_it() {
     if lacks_need(Need::SharedReceives) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let mut star = Star::new(context().named_domain(Test).unwrap(), 2);
+    let mut star = Star::new(context().checked_domain().unwrap(), 2);
     star.stock(8);
     let mut expected = HashSet::new();
     for round in 0..4 {
@@ -115,8 +114,7 @@ fn a_message_without_a_shared_receive_is_lost_and_the_next_arrives() {
     if lacks_need(Need::SharedReceives) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let mut star = Star::new(context().named_domain(Test).unwrap(), 2);
+    let mut star = Star::new(context().checked_domain().unwrap(), 2);
     star.send(0, b"lost");
     // When this write has arrived, the message before it has been lost.
     let exposed = star.domain.register::<RemoteWrite, _>(vec![0_u64; 8]).unwrap();
@@ -144,8 +142,7 @@ fn a_message_too_long_fails_the_pair_that_took_it_alone() {
     if lacks_need(Need::SharedReceives) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let mut star = Star::new(context().named_domain(Test).unwrap(), 2);
+    let mut star = Star::new(context().checked_domain().unwrap(), 2);
     star.shared.post_receive(star.domain.buffer(4).unwrap()).unwrap();
     star.send(0, b"much more than four");
     let failure = star.received.wait(PATIENCE).unwrap().check().unwrap_err();
@@ -169,8 +166,7 @@ fn a_pair_comes_up_again_after_a_reset_and_step_by_step() {
     if lacks_need(Need::Reset) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let mut star = Star::new(context().named_domain(Test).unwrap(), 1);
+    let mut star = Star::new(context().checked_domain().unwrap(), 1);
     star.stock(2);
     star.send(0, b"first");
     assert_eq!(&next(&mut star.received).into_received().unwrap()[..], b"first");
@@ -264,8 +260,7 @@ fn a_datagram_says_who_sent_it_and_who_took_it() {
     if lacks_need(Need::SharedReceives) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let mut post = Post::new(context().named_domain(Test).unwrap());
+    let mut post = Post::new(context().checked_domain().unwrap());
     post.stock(4, 40 + 64);
     let (to_first, to_second) = (post.to(0), post.to(1));
     let [first, second] = [post.pairs[0].number(), post.pairs[1].number()];
@@ -297,8 +292,7 @@ fn a_receive_without_room_for_the_header_comes_back() {
     if lacks_need(Need::SharedReceives) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     let mut shared = domain.shared_datagram_queue(&SHARED).unwrap();
     let mut buffer = domain.buffer(39).unwrap();
     buffer.write(b"as it was").unwrap();
@@ -320,8 +314,7 @@ fn forty_bytes_take_an_empty_datagram() {
     if lacks_need(Need::SharedReceives) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let mut post = Post::new(context().named_domain(Test).unwrap());
+    let mut post = Post::new(context().checked_domain().unwrap());
     post.stock(1, 40);
     let to = post.to(1);
     post.send(0, b"", &to);
@@ -334,8 +327,7 @@ fn a_datagram_without_a_shared_receive_is_lost() {
     if lacks_need(Need::SharedReceives) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     let mut pause = A_WHILE;
     loop {
         let mut post = Post::new(domain.clone());
@@ -363,8 +355,7 @@ fn a_datagram_too_long_for_its_receive_is_no_message() {
     if lacks_need(Need::SharedReceives) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let mut post = Post::new(context().named_domain(Test).unwrap());
+    let mut post = Post::new(context().checked_domain().unwrap());
     post.stock(1, 48);
     let (to_first, to_second) = (post.to(0), post.to(1));
     post.send(1, b"more than eight bytes", &to_first);
@@ -407,8 +398,7 @@ fn a_queue_of_datagrams_is_destroyed_after_its_pairs_and_gives_its_receives_back
     if lacks_need(Need::SharedReceives) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let mut post = Post::new(context().named_domain(Test).unwrap());
+    let mut post = Post::new(context().checked_domain().unwrap());
     post.stock(3, 64);
     let error = post.shared.destroy().unwrap_err();
     assert_eq!((error.source.errno(), error.source.verb()), (libc::EBUSY, "ibv_destroy_srq"));
@@ -426,8 +416,7 @@ fn a_pair_of_datagrams_comes_up_step_by_step_with_another_key() {
     if lacks_need(Need::SharedReceives) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let mut post = Post::new(context().named_domain(Test).unwrap());
+    let mut post = Post::new(context().checked_domain().unwrap());
     let (queue, mut poller) = post.domain.queue(LIMITS.sends + SHARED.receives).unwrap();
     let pair = post.shared.datagram_on(&queue, &queue, &LIMITS).unwrap().into_init(&post.port).unwrap();
     let mut pair = pair.into_rtr().unwrap().into_rts().unwrap();

@@ -87,10 +87,9 @@ fn write<B: Brand>(link: &mut Link<B>, byte: u8, len: usize, to: &RemoteRegion<R
 }
 
 macro_rules! link {
-    () => {{
-        interlock::domain! { struct Test; }
-        Link::new(context().named_domain(Test).unwrap(), 4)
-    }};
+    () => {
+        Link::new(context().checked_domain().unwrap(), 4)
+    };
 }
 
 /// Makes a link of a soft device that takes injected faults.
@@ -99,9 +98,8 @@ macro_rules! soft {
         soft!(Fabric::new())
     };
     ($fabric:expr) => {{
-        interlock::domain! { struct Test; }
         let fabric = $fabric;
-        let link = Link::new(Context::open_on(&fabric, "dev0").unwrap().named_domain(Test).unwrap(), 4);
+        let link = Link::new(Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap(), 4);
         (fabric, link)
     }};
 }

@@ -70,11 +70,10 @@ fn objects_die(profile: Profile) -> bool {
 
 macro_rules! stage {
     ($profile:expr) => {{
-        interlock::domain! { struct Test; }
         let fabric = Fabric::with_profile($profile);
         let context = Context::open_on(&fabric, "dev0").unwrap();
         let port = context.active_port().unwrap();
-        (fabric, context.named_domain(Test).unwrap(), port)
+        (fabric, context.checked_domain().unwrap(), port)
     }};
 }
 

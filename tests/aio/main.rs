@@ -57,12 +57,12 @@ impl<B: Brand> Tasks<B> {
     }
 }
 
-/// Two connected pairs in a domain of their own. Each call makes a new brand for the domain.
+/// Two connected pairs in a checked domain. With a named domain in each test, the compiler would make the whole library
+/// anew for each of them.
 macro_rules! tasks {
-    () => {{
-        interlock::domain! { struct Test; }
-        Tasks::new(context().named_domain(Test).unwrap(), 8)
-    }};
+    () => {
+        Tasks::new(context().checked_domain().unwrap(), 8)
+    };
 }
 
 mod closing;
@@ -148,8 +148,7 @@ fn a_message_comes_and_both_buffers_come_back() {
 /// device.
 #[test]
 fn what_came_with_the_answer_of_one_is_there_for_all() {
-    interlock::domain! { struct Test; }
-    let domain = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap().named_domain(Test).unwrap();
+    let domain = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap().checked_domain().unwrap();
     let (queue, poller) = domain.queue(64).unwrap();
     let poller = SharedPoller::new(poller);
     let (region, remote) = target(&domain);
@@ -189,8 +188,7 @@ fn messages_that_came_together_are_received_in_their_order() {
     if lacks_need(Need::Order) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     let limits = Limits { sends: 8, receives: 8, ..Limits::default() };
     let port = domain.context().active_port().unwrap();
     let [(queue, poller), (other, others)] = [(); 2].map(|()| domain.queue(limits.completions()).unwrap());
@@ -615,8 +613,7 @@ fn shared_receives_come_with_the_pair_that_took_them() {
     if lacks_need(Need::SharedReceives) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     let port = domain.context().active_port().unwrap();
     let (queue, poller) = domain.queue(64).unwrap();
     let poller = SharedPoller::new(poller);
@@ -656,9 +653,8 @@ fn shared_receives_come_with_the_pair_that_took_them() {
 /// The receives of a dropped receiver are freed with its pair, although nobody fetches them.
 #[test]
 fn a_receiver_that_is_dropped_keeps_no_memory() {
-    interlock::domain! { struct Test; }
     let freed = Arc::new(AtomicUsize::new(0));
-    let mut tasks = Tasks::new(context().named_domain(Test).unwrap(), 8);
+    let mut tasks = Tasks::new(context().checked_domain().unwrap(), 8);
     let driver = tasks.drive();
     let counted = Foreign(Counted::new(8, &freed));
     let (rest, buffer) = tasks.domain.register::<LocalWrite, _>(counted).unwrap().split();
@@ -673,8 +669,8 @@ fn a_receiver_that_is_dropped_keeps_no_memory() {
 
 #[test]
 fn futures_can_go_to_other_threads() {
-    fn can<T: Send + Sync + Unpin + 'static>() {}
     interlock::domain! { struct Test; }
+    fn can<T: Send + Sync + Unpin + 'static>() {}
     can::<Posted<Test, Buffer<Test>>>();
     can::<SharedPoller<Test>>();
 }

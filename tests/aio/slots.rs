@@ -5,8 +5,7 @@ use super::*;
 /// A future may outlive its pair. When the future is dropped, another pair may have the slot of its pair.
 #[test]
 fn what_a_pair_has_left_is_no_stray_of_the_next_one() {
-    interlock::domain! { struct Test; }
-    let domain = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap().named_domain(Test).unwrap();
+    let domain = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap().checked_domain().unwrap();
     let (queue, poller) = domain.completion_queue(64).unwrap();
     let poller = SharedPoller::new(poller);
     let (_region, remote) = target(&domain);
@@ -50,8 +49,7 @@ impl<F: FnOnce() + Send> Wake for OnWake<F> {
 /// the old one. Here a waker does that, so the order is always the same.
 #[test]
 fn a_pair_that_is_split_while_another_one_is_closed_gets_its_completions() {
-    interlock::domain! { struct Test; }
-    let domain = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap().named_domain(Test).unwrap();
+    let domain = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap().checked_domain().unwrap();
     let (queue, poller) = domain.completion_queue(256).unwrap();
     let poller = SharedPoller::new(poller);
     let limits = Limits { sends: 4, receives: 4, ..Limits::default() };
@@ -98,8 +96,7 @@ fn a_pair_that_is_split_while_another_one_is_closed_gets_its_completions() {
 /// the old pair has ended. No future waits for these completions, so they are strays of the new pair.
 #[test]
 fn what_a_pair_posted_before_its_split_is_a_stray_although_another_one_is_being_closed() {
-    interlock::domain! { struct Test; }
-    let domain = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap().named_domain(Test).unwrap();
+    let domain = interlock::Context::open_on(&Fabric::new(), "soft0").unwrap().checked_domain().unwrap();
     let (queue, poller) = domain.completion_queue(256).unwrap();
     let poller = SharedPoller::new(poller);
     let (_region, remote) = target(&domain);
@@ -140,8 +137,7 @@ fn what_a_pair_posted_before_its_split_is_a_stray_although_another_one_is_being_
 /// Requests and messages from before the split are not lost, and are not mistaken for those of another pair.
 #[test]
 fn requests_from_before_the_split_come_out() {
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     let (queue, poller) = domain.queue(64).unwrap();
     let poller = SharedPoller::new(poller);
     let (region, remote) = target(&domain);
@@ -188,8 +184,7 @@ fn requests_from_before_the_split_come_out() {
 /// A server has such pairs if its clients vanish while they connect.
 #[test]
 fn pairs_that_never_connect_keep_little_memory_and_none_of_a_pool() {
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     let (queue, poller) = domain.queue(16).unwrap();
     let poller = SharedPoller::new(poller);
     let (port, limits) = (domain.context().active_port().unwrap(), Limits { receives: 4, ..Limits::default() });

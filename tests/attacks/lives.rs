@@ -62,9 +62,8 @@ fn halves_dropped_on_two_threads_never_destroy_twice_nor_lose_a_buffer() {
 /// A pair fails before each reset. Another thread polls the failures before, during or after the reset.
 #[test]
 fn a_failure_that_another_thread_polls_never_breaks_the_next_life() {
-    interlock::domain! { struct Test; }
     let fabric = Fabric::new();
-    let domain = Context::open_on(&fabric, "dev").unwrap().named_domain(Test).unwrap();
+    let domain = Context::open_on(&fabric, "dev").unwrap().checked_domain().unwrap();
     let Stage { domain, port, queue, mut poller, left, right, .. } = Stage::new(fabric, domain);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -296,9 +295,8 @@ fn a_pair_never_says_ready_when_its_transition_failed() {
 /// must not count as working, and the failed send must not be reported as the cause.
 #[test]
 fn sends_that_go_on_never_hide_that_a_receive_has_failed() {
-    interlock::domain! { struct Test; }
     let fabric = Fabric::new();
-    let domain = Context::open_on(&fabric, "dev").unwrap().named_domain(Test).unwrap();
+    let domain = Context::open_on(&fabric, "dev").unwrap().checked_domain().unwrap();
     let port = domain.context().active_port().unwrap();
     let (queue, mut poller) = domain.queue(4 * LIMITS.completions()).unwrap();
     for _ in 0..if cfg!(miri) { 4 } else { 200 } {

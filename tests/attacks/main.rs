@@ -3,12 +3,11 @@
 //!
 //! Each file attacks one kind of promise.
 
-/// Makes a stage in a domain that the calling test names.
+/// Makes a stage.
 macro_rules! stage {
     () => {{
-        interlock::domain! { struct Test; }
         let fabric = interlock::soft::Fabric::manual();
-        let domain = interlock::Context::open_on(&fabric, "dev").unwrap().named_domain(Test).unwrap();
+        let domain = interlock::Context::open_on(&fabric, "dev").unwrap().checked_domain().unwrap();
         super::Stage::new(fabric, domain)
     }};
 }

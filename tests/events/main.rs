@@ -3,10 +3,9 @@
 
 /// Makes two connected pairs on the device under test.
 macro_rules! link {
-    ($depth:expr) => {{
-        interlock::domain! { struct Test; }
-        support::Link::new(support::context().named_domain(Test).unwrap(), $depth)
-    }};
+    ($depth:expr) => {
+        support::Link::new(support::context().checked_domain().unwrap(), $depth)
+    };
 }
 
 mod arming;

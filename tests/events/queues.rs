@@ -11,8 +11,7 @@ use support::{Link, Need, PATIENCE, Promise, Queues, all, context, lacks, lacks_
 /// C112: a completion queue has room for one entry or more. C113: it has room for no more than the device allows.
 #[test]
 fn c112_c113_a_queue_has_a_size_that_there_is() {
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     let most = domain.context().attributes().unwrap().max_completion_entries();
     for entries in [0, most + 1, u32::MAX] {
         assert_eq!(domain.queue(entries).unwrap_err().errno(), libc::EINVAL, "{entries}");
@@ -22,8 +21,7 @@ fn c112_c113_a_queue_has_a_size_that_there_is() {
 /// C114: the queue has at least the room that was asked for.
 #[test]
 fn c114_a_queue_has_the_room_that_was_asked_for() {
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     for entries in [1, 2, 3, 100, 1000] {
         let (queue, _poller) = domain.queue(entries).unwrap();
         assert!(queue.capacity() >= entries && queue.room() == queue.capacity());
@@ -234,9 +232,8 @@ fn c136_c138_queues_and_channels_are_dropped_in_any_order() {
     if lacks_need(Need::SelfConnection) {
         return;
     }
-    interlock::domain! { struct Test; }
     for order in 0..6 {
-        let domain = context().named_domain(Test).unwrap();
+        let domain = context().checked_domain().unwrap();
         let port = domain.context().active_port().unwrap();
         let channel = domain.completion_channel().unwrap();
         let (queue, poller) = channel.queue(8).unwrap();

@@ -36,8 +36,7 @@ fn an_atomic_write_changes_its_word_and_no_other() {
     if lacks_need(Need::Atomics) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     let Some(mut link) = with_atomic_writes(&domain) else { return };
     let region = domain.register::<RemoteWrite, _>(vec![7_u64; 4]).unwrap();
     let word = region.remote().word(8).unwrap();
@@ -76,8 +75,7 @@ fn an_atomic_write_to_memory_that_is_gone_fails() {
     if lacks_need(Need::Atomics) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     let Some(mut link) = with_atomic_writes(&domain) else { return };
     let region = domain.register::<RemoteWrite, _>(vec![7_u64; 4]).unwrap();
     let word = region.remote().word(0).unwrap();
@@ -94,8 +92,7 @@ fn an_atomic_write_that_cannot_be_is_refused_with_its_value() {
     if lacks_need(Need::Atomics) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     let region = domain.register::<RemoteWrite, _>(vec![7_u64; 4]).unwrap();
     for way in WAYS {
         let Some(mut link) = link(&domain, 4, way) else { continue };
@@ -125,8 +122,7 @@ fn transports_without_atomic_writes_are_not_made_for_them() {
     if lacks_need(Need::Atomics) || lacks_need(Need::WorkRequestApi) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     let limits = Limits { posting: Posting::AtomicWrites, ..Limits::default() };
     let (queue, _poller) = domain.completion_queue(64).unwrap();
     let room = queue.room();
@@ -141,8 +137,7 @@ fn a_word_of_the_peer_is_whole() {
     if lacks_need(Need::Atomics) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     let region = domain.register::<RemoteAll, _>(vec![0_u64; 2]).unwrap();
     let remote = region.remote();
     for offset in [4, 9, 16, 1 << 40, u64::MAX, u64::MAX - 7] {

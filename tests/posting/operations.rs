@@ -10,8 +10,7 @@ use support::{Need, Promise, context, lacks, lacks_need, message, next, promises
 
 #[test]
 fn the_work_request_api_is_there_or_is_refused() {
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     // A real device can lack this way of posting, but soft-RoCE has it: `link` panics if soft-RoCE refuses it.
     assert!(link(&domain, 4, Posting::WorkRequestApi).is_some() || !promises_everything());
     assert_eq!(link(&domain, 4, Posting::List).unwrap().left.limits().posting, Posting::default());
@@ -22,8 +21,7 @@ fn messages_of_many_lengths_arrive_as_they_were_sent() {
     if lacks_need(Need::Immediates) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 4, way)) {
         for (round, len) in [0, 1, 63, 64, 4095, 4096, 4097, 20_000].into_iter().enumerate() {
             let bytes = pattern(len, round as u8);
@@ -48,8 +46,7 @@ fn messages_of_many_lengths_arrive_as_they_were_sent() {
 
 #[test]
 fn inline_bytes_arrive_and_stay_the_programs() {
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 4, way)) {
         let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
         for (round, len) in [0, 1, 7, INLINE as usize].into_iter().enumerate() {
@@ -91,8 +88,7 @@ fn writes_reads_and_atomics_touch_what_they_name_and_nothing_else() {
     if lacks_need(Need::Atomics) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     for mut link in WAYS.into_iter().filter_map(|way| link(&domain, 8, way)) {
         let region = domain.register::<RemoteAll, _>(vec![0_u64; 64]).unwrap();
         let mut expected = vec![0; 512];
@@ -155,8 +151,7 @@ fn lists_are_gathered_and_scattered() {
     if lacks_need(Need::ListReads) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     let limits = |posting| Limits { elements: 3, posting, ..Limits::default() };
     for mut link in WAYS.into_iter().filter_map(|way| link_with(&domain, limits(way))) {
         let region = domain.register::<RemoteReadWrite, _>(vec![0_u64; 8]).unwrap();
@@ -188,8 +183,7 @@ fn unreliable_transports_post_either_way() {
     if lacks_need(Need::UnreliableTransports) {
         return;
     }
-    interlock::domain! { struct Test; }
-    let domain = context().named_domain(Test).unwrap();
+    let domain = context().checked_domain().unwrap();
     let port = domain.context().active_port().unwrap();
     let way_is_there = |way| link(&domain, 1, way).is_some();
     for posting in WAYS.into_iter().filter(|&way| way_is_there(way)) {

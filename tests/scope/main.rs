@@ -4,17 +4,13 @@
 /// Makes a wire between two pairs of a fabric's only device.
 macro_rules! wire {
     ($fabric:expr) => {{
-        interlock::domain! { struct Test; }
         let fabric: interlock::soft::Fabric = $fabric;
-        let domain: interlock::ProtectionDomain<Test> =
-            interlock::Context::open_on(&fabric, "dev0").unwrap().named_domain(Test).unwrap();
-        let wire = crate::Wire::new(domain);
+        let wire = crate::Wire::new(interlock::Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap());
         (fabric, wire)
     }};
-    () => {{
-        interlock::domain! { struct Test; }
-        crate::Wire::new(support::context().named_domain(Test).unwrap())
-    }};
+    () => {
+        crate::Wire::new(support::context().checked_domain().unwrap())
+    };
 }
 
 mod broken;

@@ -33,17 +33,15 @@ pub use polling::{POLLING, Queues, extended};
 pub use random::Random;
 pub use side::{Side, address};
 
-/// Makes a soft device of the test's own, and a domain on it that is named by the calling test: `(fabric, domain)`.
+/// Makes a soft device of the test's own, and a checked domain on it: `(fabric, domain)`.
 #[macro_export]
 macro_rules! own_device {
     () => {
         $crate::own_device!(interlock::soft::Fabric::new())
     };
     ($fabric:expr) => {{
-        interlock::domain! { struct Test; }
         let fabric: interlock::soft::Fabric = $fabric;
-        let domain: interlock::ProtectionDomain<Test> =
-            interlock::Context::open_on(&fabric, "dev0").unwrap().named_domain(Test).unwrap();
+        let domain = interlock::Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap();
         (fabric, domain)
     }};
 }
