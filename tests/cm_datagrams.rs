@@ -290,3 +290,29 @@ fn a_member_of_a_group_stays_when_another_leaves() {
     let many = many.into_iter().map(|joining| joining.wait(PATIENCE).unwrap());
     thread::scope(|scope| many.for_each(|membership| drop(scope.spawn(|| drop(membership)))));
 }
+
+/// The kernel refuses all calls of a thread with other credentials, so neither the leave nor the destroy of the
+/// identifier is done. The leave has freed memory of librdmacm to which an event in the kernel may point, so the
+/// channel gives no more events.
+#[test]
+fn a_channel_gives_no_events_after_a_leave_that_failed() {
+    if !on_hardware() {
+        return;
+    }
+    let context = context();
+    let channel = Channel::open(&context).unwrap();
+    let bound = Idle::for_datagrams(&channel).unwrap().bind((address(&context), 0).into()).unwrap();
+    let member = bound.join(group()).unwrap().wait(PATIENCE).unwrap();
+    let leaving = thread::spawn(move || {
+        // SAFETY: the call has numbers as arguments, and changes only the group of this thread.
+        let changed = unsafe { libc::syscall(libc::SYS_setresgid, -1, 1, -1) };
+        assert_eq!(changed, 0, "the tests on soft-RoCE run as root");
+        member.leave().unwrap_err()
+    });
+    let failed = leaving.join().unwrap();
+    let Cause::Call(error) = &failed.cause else { panic!("{failed:?}") };
+    assert_eq!((error.verb(), error.errno()), ("rdma_leave_multicast", libc::EACCES));
+    drop(failed);
+    let error = channel.poll().unwrap_err();
+    assert_eq!((error.verb(), error.errno()), ("rdma_get_cm_event", libc::EIO));
+}

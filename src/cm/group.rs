@@ -192,10 +192,13 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// [`Cause::DeviceRemoved`]; the system refused. The membership comes back. Dropping the membership leaves the
-    /// group.
+    /// [`Cause::DeviceRemoved`]; the system refused. The membership comes back, and is of no more use: it may have left
+    /// the group, and it hears no more of its end. Dropping it leaves the group.
     #[doc(alias = "rdma_leave_multicast")]
     pub fn leave(mut self) -> Result<Bound<Datagrams>, Failed<Self>> {
+        if self.id.events.is_removed() {
+            return Err(Failed { cause: Cause::DeviceRemoved, value: self });
+        }
         match self.id.raw.leave_multicast(SocketAddr::new(self.group, 0)) {
             Ok(()) => {
                 // `rdma_leave_multicast` drops the events of the membership that are still in the kernel. A thread has

@@ -43,12 +43,13 @@ pub fn fork_support() -> ForkSupport {
 
 /// Keeps memory that is registered from now on out of child processes, if the kernel does not do so by itself.
 ///
-/// `ibv_fork_init(3)`. Call it before anything is registered on a device that is not soft. From then on each
-/// registration costs one more system call.
+/// `ibv_fork_init(3)`. Call it before the first device that is not soft is opened, and before the first channel of
+/// [`cm`](crate::cm). From then on each registration costs one more system call.
 ///
 /// # Errors
 ///
-/// `EINVAL`: memory was registered before; `ENOSYS`: the kernel is too old.
+/// `EINVAL`: a device or a channel was opened before, and the kernel does not protect registered memory by itself;
+/// `ENOSYS`: the kernel is too old.
 #[doc(alias = "ibv_fork_init")]
 #[doc(alias = "RDMAV_FORK_SAFE")]
 pub fn enable_fork_support() -> Result<ForkSupport, VerbError> {

@@ -2,10 +2,12 @@
 #![allow(unsafe_code, reason = "calls libibverbs")]
 
 use super::{Listed, Provider};
+use crate::sync::lock;
 use crate::sys::{self, inline};
 use crate::verb_error::VerbError;
 use std::ffi::{CStr, c_void};
 use std::marker::PhantomData;
+use std::sync::Mutex;
 use std::{io, mem, os::fd::RawFd, ptr, ptr::NonNull, time::Duration};
 
 #[cfg(test)]
@@ -96,6 +98,7 @@ impl Device<'_> {
     }
 
     fn open(self) -> Result<NonNull<sys::ibv_context>, VerbError> {
+        forbid_fork_init();
         // SAFETY: the device is alive (0).
         non_null("ibv_open_device", unsafe { sys::ibv_open_device(self.raw.as_ptr()) })
     }
@@ -104,8 +107,13 @@ impl Device<'_> {
 /// Calls `f` with each device of `ibv_get_device_list`, until `f` returns `Some`.
 fn find<R>(mut f: impl FnMut(Device<'_>) -> Option<R>) -> Result<Option<R>, VerbError> {
     let mut count = 0;
-    // SAFETY: `count` is writable.
-    let list = match non_null("ibv_get_device_list", unsafe { sys::ibv_get_device_list(&mut count) }) {
+    let list = {
+        // The first call does what `ibv_fork_init` does if the environment asks for it.
+        let _held = lock(&IS_FORK_INIT_FORBIDDEN);
+        // SAFETY: `count` is writable.
+        non_null("ibv_get_device_list", unsafe { sys::ibv_get_device_list(&mut count) })
+    };
+    let list = match list {
         // `ENOSYS`: this kernel has no RDMA subsystem, so there are no devices.
         Err(error) if error.errno() == libc::ENOSYS => return Ok(None),
         list => list?,
@@ -132,9 +140,27 @@ pub(crate) fn fork_status() -> sys::ibv_fork_status {
     unsafe { sys::ibv_is_fork_initialized() }
 }
 
-/// `ibv_fork_init`.
+/// Whether a device may be open. `ibv_fork_init` makes a tree of memory ranges, and each registration then changes the
+/// tree. libibverbs has no lock between the two: a registration at the same time would use a tree that is not complete.
+/// So `ibv_fork_init` runs only before the first device is opened, and under this lock.
+static IS_FORK_INIT_FORBIDDEN: Mutex<bool> = Mutex::new(false);
+
+/// To be called before a device is opened.
+pub(super) fn forbid_fork_init() {
+    *lock(&IS_FORK_INIT_FORBIDDEN) = true;
+}
+
+/// `ibv_fork_init`. `EINVAL` if it has an effect and a device may be open already.
 pub(crate) fn fork_init() -> Result<(), VerbError> {
-    // SAFETY: the function takes no arguments. If it is called too late, it only returns an error.
+    let is_forbidden = lock(&IS_FORK_INIT_FORBIDDEN);
+    if fork_status() != sys::ibv_fork_status::IBV_FORK_DISABLED {
+        return Ok(());
+    }
+    if *is_forbidden {
+        return Err(VerbError::new("ibv_fork_init", libc::EINVAL));
+    }
+    // SAFETY: the function takes no arguments. No device was opened, and none is while the lock is held, so no other
+    // thread registers memory.
     zero_or_errno("ibv_fork_init", unsafe { sys::ibv_fork_init() })
 }
 

@@ -33,6 +33,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 use std::{fmt, fs, io, mem, ptr, ptr::NonNull, slice};
@@ -114,6 +115,9 @@ struct Handle {
     ///
     /// 0. Came from `rdma_create_event_channel`, and is alive until this is dropped.
     raw: ObjectPtr<rdma_event_channel>,
+    /// 1. Set, under the lock, if the kernel may have an event for this channel that points to memory that librdmacm
+    ///    has freed. Then no event is taken any more.
+    is_spoiled: AtomicBool,
 }
 
 impl Drop for Handle {
@@ -125,11 +129,14 @@ impl Drop for Handle {
 }
 
 impl Handle {
-    /// `rdma_create_event_channel`.
-    fn create() -> Result<Self, VerbError> {
+    /// `rdma_create_event_channel`. The first call in a process also makes an identifier, to find out what the kernel
+    /// supports, and opens devices.
+    fn create(_: &Library) -> Result<Self, VerbError> {
+        rdma_core::forbid_fork_init();
         // SAFETY: the function takes no arguments.
         let raw = NonNull::new(unsafe { sys::rdma_create_event_channel() });
-        Ok(Self { raw: ObjectPtr(raw.ok_or_else(|| last_error("rdma_create_event_channel"))?) })
+        let raw = ObjectPtr(raw.ok_or_else(|| last_error("rdma_create_event_channel"))?);
+        Ok(Self { raw, is_spoiled: AtomicBool::new(false) })
     }
 
     /// The descriptor of the channel.
@@ -181,9 +188,12 @@ struct TakenEvent<'l> {
 impl<'l> TakenEvent<'l> {
     /// `rdma_get_cm_event`, if there is an event.
     fn take(channel: &Handle, _: &'l Library) -> Result<Option<Self>, VerbError> {
+        if channel.is_spoiled.load(Ordering::Relaxed) {
+            return Err(VerbError::new("rdma_get_cm_event", libc::EIO));
+        }
         let mut taken = ptr::null_mut();
-        // SAFETY: the channel is alive (0 of `Handle`), and `taken` is writable. The call also writes members of
-        // identifiers; the held lock keeps other threads from these members.
+        // SAFETY: the channel is alive (0 of `Handle`), `taken` is writable, and no event points to freed memory (1 of
+        // `Handle`). The call also writes members of identifiers; the held lock keeps other threads from these members.
         if unsafe { sys::rdma_get_cm_event(channel.raw.0.as_ptr(), &mut taken) } != 0 {
             let error = last_error("rdma_get_cm_event");
             return if matches!(error.errno(), libc::EAGAIN | libc::EINTR) { Ok(None) } else { Err(error) };
@@ -250,7 +260,7 @@ struct Channel {
 pub(super) fn open() -> Result<Arc<dyn RawChannel>, OpenFailure> {
     check_devices(release(), || rdma_core::devices().unwrap_or_default())?;
     look_after_orphans();
-    let channel = Channel { handle: Arc::new(Handle::create()?), departing: Departing::default() };
+    let channel = Channel { handle: Arc::new(Handle::create(&Library::lock())?), departing: Departing::default() };
     unblock(channel.handle.fd().as_raw_fd(), "ioctl on the events of rdma_cm")?;
     Ok(Arc::new(channel))
 }
@@ -437,15 +447,13 @@ impl OwnedId {
         Ok(ibv_qp_attr_mask(mask.cast_unsigned()))
     }
 
-    /// `rdma_destroy_id`.
-    fn destroy(self, _: &Library) {
-        let Ok(id) = self.alive("rdma_destroy_id") else { return };
+    /// `rdma_destroy_id`. Returns false if that has failed: the identifier is leaked, and still has its events.
+    fn destroy(self, _: &Library) -> bool {
+        let Ok(id) = self.alive("rdma_destroy_id") else { return true };
         // SAFETY: the identifier is alive, nobody else destroys it, and this is its last use (0). Each of its events
         // that was taken is acknowledged: both happen under one hold of the lock, and this function holds the lock now.
         let result = unsafe { sys::rdma_destroy_id(id) };
-        if let Err(error) = checked("rdma_destroy_id", result) {
-            note_leak("an identifier of rdma_cm", error);
-        }
+        checked("rdma_destroy_id", result).map_err(|error| note_leak("an identifier of rdma_cm", error)).is_ok()
     }
 }
 
@@ -498,8 +506,8 @@ impl Drop for Id {
             return;
         }
         for group in mem::take(&mut self.groups) {
-            // If `leave` fails, the device was removed. Then the identifier has left all groups, so ignore the error.
-            let _ = self.raw.leave(&library, &mut Address::new(group));
+            // If `leave` fails, it destroys the identifier, which leaves all groups. So ignore the error.
+            let _ = self.leave(&library, group);
         }
         self.raw.take().destroy(&library);
     }
@@ -513,6 +521,19 @@ impl Id {
     /// Copies the members of the identifier.
     fn members(&self) -> Option<rdma_cm_id> {
         self.raw.members(&Library::lock())
+    }
+
+    /// Leaves a group. If that fails, the identifier is destroyed, and refuses all calls.
+    ///
+    /// librdmacm frees what it keeps for the group even if the kernel refuses to leave, for example because the device
+    /// was removed. The kernel may then still have an event of the membership, which points to that memory. The destroy
+    /// drops such events. If the destroy fails too, no more events of the channel can be taken.
+    fn leave(&mut self, library: &Library, group: SocketAddr) -> Result<(), VerbError> {
+        let left = self.raw.leave(library, &mut Address::new(group));
+        if left.is_err() && !self.raw.take().destroy(library) {
+            self.channel.handle.is_spoiled.store(true, Ordering::Relaxed);
+        }
+        left
     }
 
     /// Whether a destroy of the identifier would wait, because no thread has taken the peer's answer yet.
@@ -594,7 +615,7 @@ impl RawId for Id {
     fn leave_multicast(&mut self, group: SocketAddr) -> Result<(), VerbError> {
         let library = Library::lock();
         self.groups.retain(|joined| *joined != group);
-        self.raw.leave(&library, &mut Address::new(group))
+        self.leave(&library, group)
     }
 
     fn local_address(&self) -> Option<SocketAddr> {
