@@ -199,10 +199,11 @@ impl Player {
         }
     }
 
-    /// The peer of a connection has been killed: the connection ends, and every buffer comes back.
+    /// The peer of a connection has been killed: the connection ends, and every buffer comes back. The end is a
+    /// rejection if the peer had accepted, but did not know yet that this side was connected.
     fn outlives(mut self, mut connection: Connection<Checked>) {
         let end = connection.wait_end(PATIENCE).unwrap();
-        assert!(matches!(end, Some(Cause::Disconnected)), "{end:?}");
+        assert!(matches!(end, Some(Cause::Disconnected | Cause::Rejected { .. })), "{end:?}");
         self.has_all_back();
         drop(connection);
     }

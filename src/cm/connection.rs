@@ -67,7 +67,9 @@ impl Link {
         self.id.raw.peer_address()
     }
 
-    /// Returns the cause if the connection has ended and this side did not end it.
+    /// Returns the cause if the connection has ended and this side did not end it: [`Cause::Disconnected`],
+    /// [`Cause::DeviceRemoved`], or [`Cause::Rejected`] if the server accepted, and ended before it learned that the
+    /// client was connected.
     ///
     /// # Errors
     ///
@@ -113,8 +115,8 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
         self.link.peer_address()
     }
 
-    /// Returns the cause if the connection has ended and this side did not end it. In that case the call has moved the
-    /// pair to Error, unless the device was removed.
+    /// Returns the cause if the connection has ended and this side did not end it. The causes are those of
+    /// [`Link::poll_end`]. If there is one, the call has moved the pair to Error, unless the device was removed.
     ///
     /// # Errors
     ///

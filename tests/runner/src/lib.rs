@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-pub use programs::{Fact, Leaks, PROGRAMS, Part, Program};
+pub use programs::{Fact, Leaks, PROGRAMS, Part, Program, Values};
 pub use suite::{is_script, siw_suite, suite};
 
 /// The names of the programs for which `chosen` is true.
@@ -48,6 +48,7 @@ pub fn as_arguments(names: &[&str]) -> Vec<String> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MiriRun {
     pub leaks: Leaks,
+    pub values: Values,
     /// Whether completion queues are extended ones.
     pub extended: bool,
     pub arguments: Vec<String>,
@@ -55,36 +56,35 @@ pub struct MiriRun {
 
 /// The runs of one part of Miri. Programs with the same needs share a run.
 pub fn miri(part: Part) -> Vec<MiriRun> {
-    let with = |wanted: Leaks| {
-        let has = move |fact: &Fact| *fact == Fact::Miri { part, leaks: wanted, only: &[] };
-        as_arguments(&names(|program| program.facts.iter().any(has)))
-    };
-    let run = |leaks, extended, arguments| MiriRun { leaks, extended, arguments };
-    let mut runs =
-        vec![run(Leaks::Refused, false, with(Leaks::Refused)), run(Leaks::Allowed, false, with(Leaks::Allowed))];
+    let run = |leaks, values, arguments| MiriRun { leaks, values, extended: false, arguments };
+    let mut runs = Vec::new();
     if part == Part::One {
         // No unit test leaks on purpose, so leaks are refused. Miri takes too long for the tests of three modules,
         // which run under asan instead. Two of the modules, `cm` and `aio`, forbid unsafe code. The third is the soft
         // device, which Miri still runs in the programs of `tests`.
         let unit_tests = ["--lib", "--", "--skip", "cm::", "--skip", "aio::", "--skip", "provider::soft::tests::"];
-        runs.insert(0, run(Leaks::Refused, false, unit_tests.map(str::to_owned).to_vec()));
+        runs.push(run(Leaks::Refused, Values::Checked, unit_tests.map(str::to_owned).to_vec()));
+        let extended = as_arguments(&names(|program| program.has(Fact::MiriExtended)));
+        runs.push(MiriRun { extended: true, ..run(Leaks::Allowed, Values::Checked, extended) });
+    }
+    for leaks in [Leaks::Refused, Leaks::Allowed] {
+        for values in [Values::Checked, Values::Unchecked] {
+            let shared = names(|program| program.has(Fact::Miri { part, leaks, values, only: &[] }));
+            runs.push(run(leaks, values, as_arguments(&shared)));
+        }
     }
     // A filter applies to all programs of a run, so a program with filters gets a run of its own.
     for program in PROGRAMS {
         for fact in program.facts {
-            if let Fact::Miri { part: its_part, leaks, only: only @ [_, ..] } = *fact
+            if let Fact::Miri { part: its_part, leaks, values, only: only @ [_, ..] } = *fact
                 && its_part == part
             {
                 let mut arguments = as_arguments(&[program.name]);
                 arguments.push("--".to_owned());
                 arguments.extend(only.iter().map(|&filter| filter.to_owned()));
-                runs.push(run(leaks, false, arguments));
+                runs.push(run(leaks, values, arguments));
             }
         }
-    }
-    if part == Part::One {
-        let extended = names(|program| program.has(Fact::MiriExtended));
-        runs.push(run(Leaks::Allowed, true, as_arguments(&extended)));
     }
     runs.retain(|run| !run.arguments.is_empty());
     runs

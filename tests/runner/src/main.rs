@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! interlock-runner tests adversary|iwarp|asan|arm|rxe|siw|conformance    arguments for cargo test, one a line
-//! interlock-runner miri one|two                  one run a line: leaks, kind of completion queue, arguments
+//! interlock-runner miri one|two                  one run a line: leaks, values, kind of completion queue, arguments
 //! interlock-runner suite rxe|siw|conformance     the list for tests/rxe/suite, from the messages of cargo on stdin
 //! ```
 
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::{env, fs, io};
 
-use runner::{Fact, Leaks, PROGRAMS, Part};
+use runner::{Fact, Leaks, PROGRAMS, Part, Values};
 
 const USAGE: &str = "usage: interlock-runner tests STAGE | miri one|two | suite rxe|siw|conformance";
 
@@ -75,8 +75,12 @@ fn line(run: &runner::MiriRun) -> String {
         Leaks::Refused => "refused",
         Leaks::Allowed => "allowed",
     };
+    let values = match run.values {
+        Values::Checked => "checked",
+        Values::Unchecked => "unchecked",
+    };
     let queues = if run.extended { "extended" } else { "array" };
-    format!("{leaks} {queues} {}", run.arguments.join(" "))
+    format!("{leaks} {values} {queues} {}", run.arguments.join(" "))
 }
 
 fn root() -> &'static Path {

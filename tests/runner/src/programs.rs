@@ -7,6 +7,7 @@ use Fact::{
 };
 use Leaks::{Allowed, Refused};
 use Part::{One, Two};
+use Values::{Checked, Unchecked};
 
 /// A test program: the file `tests/NAME.rs` or the folder `tests/NAME`.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ pub enum Fact {
     /// Is quick enough for qemu-user, which runs it on 64-bit Arm.
     Arm,
     /// Miri runs it. `only` has filters for its tests; without any, all tests run.
-    Miri { part: Part, leaks: Leaks, only: &'static [&'static str] },
+    Miri { part: Part, leaks: Leaks, values: Values, only: &'static [&'static str] },
     /// Some of its tests are ignored under Miri, so asan runs it, too.
     MiriIgnores,
     /// Miri runs it, with extended completion queues. Elsewhere `also_extended!` starts a process for that, which Miri
@@ -65,8 +66,19 @@ pub enum Leaks {
     Allowed,
 }
 
-const fn miri(part: Part, leaks: Leaks) -> Fact {
-    Miri { part, leaks, only: &[] }
+/// Whether Miri checks each value that is copied or moved: is it a value of its type, and is all of it initialized?
+///
+/// That takes more than half of Miri's time. It finds what is wrong on a path of the code, and not what is wrong in one
+/// order of events only. So programs that are more histories of paths that other programs go, too, do without it. (All
+/// other checks remain. For example, no run may branch on bytes that are not initialized.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Values {
+    Checked,
+    Unchecked,
+}
+
+const fn miri(part: Part, leaks: Leaks, values: Values) -> Fact {
+    Miri { part, leaks, values, only: &[] }
 }
 
 /// One row for each test program, in alphabetical order.
@@ -74,19 +86,19 @@ const fn miri(part: Part, leaks: Leaks) -> Fact {
 pub const PROGRAMS: &[Program] = &[
     // Miri runs only the tests whose names contain one of these strings. The random programs of `adversary` would take
     // it five minutes.
-    Program { name: "adversary", facts: &[OwnProfile, Miri { part: Two, leaks: Allowed, only: &[
+    Program { name: "adversary", facts: &[OwnProfile, Miri { part: Two, leaks: Allowed, values: Unchecked, only: &[
         "messages", "a_write_of_a_small", "a_number_that", "a_failure_that", "in_the_middle_of_a_poll", "scopes",
     ] }] },
     // Miri runs only these tests of `aio`. Most of the others have threads that poll again and again, which is slow
     // under Miri.
-    Program { name: "aio", facts: &[Rxe, Siw(&[]), Miri { part: Two, leaks: Allowed, only: &[
+    Program { name: "aio", facts: &[Rxe, Siw(&[]), Miri { part: Two, leaks: Allowed, values: Unchecked, only: &[
         "forgotten", "polled_late", "that_is_dropped", "panics", "lose_nothing",
     ] }] },
     Program { name: "aio_connections", facts: &[PlainMemory, Rxe, Siw(&[])] },
     Program { name: "aio_kills", facts: &[StartsPrograms, Waits, Rxe, Siw(&[])] },
     // All of `aio_lending` would take Miri four minutes, so Miri runs only these tests. They cover memory that is still
     // lent, memory that has come back, and memory that was forgotten.
-    Program { name: "aio_lending", facts: &[Rxe, Siw(&[]), Miri { part: Two, leaks: Allowed, only: &[
+    Program { name: "aio_lending", facts: &[Rxe, Siw(&[]), Miri { part: Two, leaks: Allowed, values: Unchecked, only: &[
         "lent_memory_comes_back_with_what_the_peer_wrote",
         "a_grant_that_its_owner_ends_is_over_for_the_holder",
         "lent_memory_that_is_forgotten_is_still_there_for_the_peer",
@@ -96,9 +108,10 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "aio_tokio", facts: &[PlainMemory, Rxe, Siw(&[])] },
     Program { name: "allocations", facts: &[OwnProfile, Rxe] },
     Program { name: "alter", facts: &[PlainMemory, Rxe, Siw(&[])] },
-    Program { name: "attacks", facts: &[miri(Two, Allowed), MiriIgnores] },
+    Program { name: "attacks", facts: &[miri(Two, Allowed, Unchecked), MiriIgnores] },
     // Miri runs only these tests of `batch_attacks`. The others would take it five minutes.
-    Program { name: "batch_attacks", facts: &[Rxe, WholeLists, Siw(&[]), Miri { part: Two, leaks: Allowed, only: &[
+    Program { name: "batch_attacks", facts: &[Rxe, WholeLists, Siw(&[]), Miri {
+        part: Two, leaks: Allowed, values: Unchecked, only: &[
         "a_longer_batch", "a_batch_within", "that_is_forgotten", "a_vector_of_nothings", "a_destroyed_pair",
     ] }] },
     Program { name: "bindings", facts: &[NoDevice] },
@@ -106,7 +119,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "checked", facts: &[PlainMemory, Rxe, Siw(&[]), Arm] },
     // Miri runs only these tests of `cm`. It does not support the epoll instance that `Channel::readiness` needs, and
     // it is too slow for some of the other tests.
-    Program { name: "cm", facts: &[Rxe, Siw(&[]), Miri { part: One, leaks: Allowed, only: &[
+    Program { name: "cm", facts: &[Rxe, Siw(&[]), Miri { part: One, leaks: Allowed, values: Checked, only: &[
         "a_client_that_ends", "outlives_its_listener", "identifiers_keep", "a_request_that_is_dropped",
         "flushes_the_receives",
     ] }] },
@@ -114,7 +127,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "cm_datagrams", facts: &[Rxe] },
     // Miri runs only these tests of `cm_faults`. The others would take it more than a minute.
     Program { name: "cm_faults", facts: &[
-        Miri { part: One, leaks: Allowed, only: &[
+        Miri { part: One, leaks: Allowed, values: Unchecked, only: &[
             "comes_back", "vanishes", "removed_device", "changed_neighbour",
         ] },
     ] },
@@ -131,26 +144,27 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "events", facts: &[Rxe, Siw(&[])] },
     Program { name: "evidence", facts: &[NoDevice] },
     Program { name: "examples", facts: &[StartsPrograms, Rxe] },
-    Program { name: "exchange", facts: &[Rxe, Siw(&[]), Arm, miri(One, Refused)] },
+    Program { name: "exchange", facts: &[Rxe, Siw(&[]), Arm, miri(One, Refused, Checked)] },
     Program { name: "extended", facts: &[Rxe, MiriExtended] },
-    Program { name: "faults", facts: &[miri(One, Allowed)] },
+    Program { name: "faults", facts: &[miri(One, Allowed, Unchecked)] },
     Program { name: "house", facts: &[NoDevice] },
     Program { name: "interop", facts: &[StartsPrograms, Rxe] },
     Program { name: "iwarp", facts: &[PlainMemory, Siw(&["--ignored"])] },
     Program { name: "kv_store", facts: &[StartsPrograms, Rxe] },
-    Program { name: "leases", facts: &[Rxe, Siw(&[]), miri(Two, Allowed)] },
-    Program { name: "lifecycle", facts: &[Rxe, Arm, miri(One, Allowed), Siw(&[])] },
-    Program { name: "memory", facts: &[Rxe, Arm, miri(One, Allowed), MiriIgnores, Siw(&[])] },
+    Program { name: "leases", facts: &[Rxe, Siw(&[]), miri(Two, Allowed, Checked)] },
+    Program { name: "lifecycle", facts: &[Rxe, Arm, miri(One, Allowed, Checked), Siw(&[])] },
+    Program { name: "memory", facts: &[Rxe, Arm, miri(One, Allowed, Checked), MiriIgnores, Siw(&[])] },
     Program { name: "mutants", facts: &[NoDevice] },
     Program { name: "perf", facts: &[StartsPrograms, Rxe] },
-    Program { name: "pool", facts: &[Rxe, Arm, Siw(&[]), miri(Two, Allowed)] },
+    Program { name: "pool", facts: &[Rxe, Arm, Siw(&[]), miri(Two, Allowed, Checked)] },
     // Miri runs only these tests of `posting`. It is too slow for the others.
     Program { name: "posting", facts: &[
-        Rxe, WholeLists, Siw(&[]), Miri { part: Two, leaks: Allowed, only: &["items", "buffers_of_a_run"] },
+        Rxe, WholeLists, Siw(&[]),
+        Miri { part: Two, leaks: Allowed, values: Unchecked, only: &["items", "buffers_of_a_run"] },
     ] },
     Program { name: "random", facts: &[Rxe, WholeLists, Siw(&[])] },
-    Program { name: "random_aio", facts: &[Rxe, Siw(&[]), miri(One, Allowed)] },
-    Program { name: "random_cm", facts: &[Rxe, miri(One, Allowed), Siw(&[
+    Program { name: "random_aio", facts: &[Rxe, Siw(&[]), miri(One, Allowed, Unchecked)] },
+    Program { name: "random_cm", facts: &[Rxe, miri(One, Allowed, Unchecked), Siw(&[
         "every_history_is_one_that_the_model_allows",
         "data::whatever_two_sides_say_while_they_connect_arrives",
         "data::a_record_that_was_tampered_with_is_refused_or_understood",
@@ -158,16 +172,16 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "refusals", facts: &[PlainMemory, Rxe, Siw(&[])] },
     Program { name: "rpc_service", facts: &[StartsPrograms, Rxe, Siw(&[])] },
     Program { name: "scale", facts: &[PlainMemory] },
-    Program { name: "scope", facts: &[Rxe, Siw(&[]), miri(One, Allowed), MiriIgnores] },
+    Program { name: "scope", facts: &[Rxe, Siw(&[]), miri(One, Allowed, Checked), MiriIgnores] },
     Program { name: "sealed", facts: &[NoDevice] },
-    Program { name: "shared", facts: &[Rxe, Siw(&[]), Arm, miri(One, Allowed)] },
-    Program { name: "shared_attacks", facts: &[miri(Two, Allowed)] },
-    Program { name: "shared_unreliable", facts: &[Rxe, miri(Two, Allowed)] },
+    Program { name: "shared", facts: &[Rxe, Siw(&[]), Arm, miri(One, Allowed, Checked)] },
+    Program { name: "shared_attacks", facts: &[miri(Two, Allowed, Unchecked)] },
+    Program { name: "shared_unreliable", facts: &[Rxe, miri(Two, Allowed, Checked)] },
     Program { name: "tracing", facts: &[PlainMemory, Rxe, Siw(&[])] },
     Program { name: "ui", facts: &[NoDevice] },
     Program { name: "unreliable", facts: &[Rxe, Arm] },
-    Program { name: "window_attacks", facts: &[miri(Two, Allowed)] },
-    Program { name: "windows", facts: &[Rxe, miri(Two, Allowed)] },
+    Program { name: "window_attacks", facts: &[miri(Two, Allowed, Unchecked)] },
+    Program { name: "windows", facts: &[Rxe, miri(Two, Allowed, Checked)] },
 ];
 
 /// The examples that soft-RoCE runs after the tests, without arguments.
