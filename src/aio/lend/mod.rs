@@ -99,7 +99,7 @@ mod lent;
 mod owner;
 mod record;
 mod shared;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod violation;
 
