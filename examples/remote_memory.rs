@@ -14,7 +14,7 @@ use std::time::Duration;
 
 interlock::domain! { struct Shelf; }
 
-const WAIT: Duration = Duration::from_secs(10);
+const WAIT: Duration = Duration::from_secs(60);
 const LIMITS: Limits = Limits { sends: 8, receives: 8, ..Limits::DEFAULT };
 
 fn main() -> anyhow::Result<()> {

@@ -467,8 +467,9 @@ fn a_connect_may_be_dropped_at_each_step() {
                         let connected = match way {
                             Way::Address => {
                                 let request = by_address.accept().await.unwrap();
-                                let data = NO_ANSWER;
-                                request.accept(&world.poller, world.ready_pair(), &data, PATIENCE).await.ok()
+                                // A client that is gone does not answer, and the next one waits for its turn.
+                                let (data, time) = (NO_ANSWER, Duration::from_secs(10));
+                                request.accept(&world.poller, world.ready_pair(), &data, time).await.ok()
                             }
                             Way::Records => match by_records.accept().await.unwrap().read(PATIENCE).await {
                                 Ok(request) => {
@@ -649,6 +650,16 @@ fn a_pair_of_another_queue_is_refused_before_anything_is_asked() {
 /// With threads instead of a runtime, and without any driver.
 #[test]
 fn a_connection_needs_no_runtime() {
+    // A connection that waits for ever would use up the time of the whole program.
+    let (done, is_done) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        connects_without_a_runtime();
+        done.send(())
+    });
+    is_done.recv_timeout(2 * PATIENCE).expect("the connections end");
+}
+
+fn connects_without_a_runtime() {
     let domain = domain!();
     for has_drivers in [true, false] {
         let domain = domain.clone();

@@ -8,7 +8,7 @@ use interlock::soft::Fabric;
 use interlock::state::DeviceState;
 use interlock::{Brand, Completion, Context, Inline, Limits, Poller, RemoteWrite, Status, Work};
 use std::time::Duration;
-use support::{Link, Need, PATIENCE, connect_to_each_other, context, lacks_need, ways};
+use support::{Link, Need, PATIENCE, connect_to_each_other, context, eventually, lacks_need, patient, ways};
 
 const NO_WRITES: PeerRights = PeerRights { read: true, write: false, atomic: true };
 /// How long a test waits for something that must not happen.
@@ -37,7 +37,7 @@ fn a_connected_pair_says_what_it_was_connected_with() {
     assert_eq!((left.destination, right.destination), (link.right.number(), link.left.number()));
     assert_eq!(left.path_mtu, Some(link.port.active_mtu()));
     assert_eq!((left.send_psn, right.receive_psn), (link.left.psn(), link.left.psn()));
-    assert_eq!(left.timeout, AckTimeout::new(14).unwrap());
+    assert_eq!(left.timeout, patient().timeout);
     assert_eq!(left.retry_count, RetryCount::new(6).unwrap());
     assert_eq!(left.rnr_retry, RnrRetry::FOREVER);
     assert_eq!(left.min_rnr_timer, RnrTimer::new(12).unwrap());
@@ -413,6 +413,9 @@ fn a_broken_pair_stays_broken_whatever_changes() {
     buffer.write(&[1; 8]).unwrap();
     link.left.post_write(buffer, &target).unwrap();
     next(&mut link.poller).check().unwrap_err();
+    // A device may report the failure a moment before the two pairs are in Error.
+    assert!(eventually(|| link.left.query().unwrap().state == DeviceState::Error));
+    assert!(eventually(|| link.right.query().unwrap().state == DeviceState::Error));
     // The device is allowed to accept or to refuse these changes. In both cases the pair stays in Error.
     let _ = link.left.set_peer_rights(PeerRights::NONE);
     assert_eq!(link.left.query().unwrap().state, DeviceState::Error);

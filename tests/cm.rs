@@ -187,6 +187,8 @@ fn assert_refused(cause: &Cause) {
 /// the client has already established the connection. Then it is the end of the connection.
 fn is_given_up(asking: cm::Connecting<Checked>) {
     match asking.wait(PATIENCE) {
+        // If the refusal comes while the client establishes the connection, the cause is `PeerGone`.
+        Err(failed) if on_hardware() && matches!(failed.cause, Cause::PeerGone(_)) => {}
         Err(failed) => assert_refused(&failed.cause),
         Ok(mut late) => {
             let end = late.wait_end(PATIENCE).unwrap();
@@ -300,6 +302,10 @@ fn nothing_waits_for_a_stream_to(silent: SocketAddr) -> bool {
     // This is usually long enough for TCP to connect on a busy machine.
     let timeout = Duration::from_secs(2);
     let failed = cm::connect(silent, client.take(), &ConnectData::none(), timeout).unwrap_err();
+    if matches!(failed.cause, Cause::Unreachable { .. }) {
+        // This thread stood still until the device gave up.
+        return false;
+    }
     assert!(matches!(failed.cause, Cause::TimedOut(_)), "{failed:?}");
     if matches!(failed.value, AnyQueuePair::Init(_) | AnyQueuePair::Vacant) {
         return false;
@@ -488,6 +494,8 @@ fn a_listener_that_is_dropped_rejects_what_nobody_took() {
             Cause::Rejected { reason: RejectReason::NO_SUCH_SERVICE, .. } | Cause::PeerGone(_) if on_hardware() => {
                 late += 1;
             }
+            // The kernel had read the request, and dropped it with the listener.
+            Cause::Unreachable { .. } if on_hardware() && is_iwarp() => late += 1,
             cause => assert_refused(&cause),
         }
     }

@@ -5,11 +5,8 @@ use interlock::cm::{AcceptData, Channel, ConnectData, Idle, Parameters, Progress
 use interlock::soft::Fabric;
 use interlock::{Checked, Context};
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use support::{PATIENCE, Side, address};
-
-/// More real time than a drop takes, and less than any wait of rdma_cm.
-const AT_ONCE: Duration = Duration::from_millis(3500);
 
 struct World {
     fabric: Fabric,
@@ -29,12 +26,10 @@ impl World {
         Side::new(self.context.checked_domain().unwrap())
     }
 
-    /// Drops the value. Checks that no identifier of it is left, that no timer runs for it, and that no event of it
-    /// comes.
+    /// Drops the value. The fabric stands still, so a drop that waited for it would never return. Checks that no
+    /// identifier of the value is left, that no timer runs for it, and that no event of it comes.
     fn drops_at_once(&self, what: &str, value: impl Sized) {
-        let start = Instant::now();
         drop(value);
-        assert!(start.elapsed() < AT_ONCE, "{what}");
         assert_eq!(self.fabric.next_timer(), None, "{what}");
         self.fabric.run();
         let left = format!("{:?}", self.fabric);

@@ -111,7 +111,12 @@ fn is_given_up(asking: Connecting<Checked>) {
             let end = connection.wait_end(PATIENCE).unwrap();
             assert!(matches!(end, Some(Cause::Disconnected | Cause::Rejected { .. })), "{end:?}");
         }
-        Err(failed) => assert!(matches!(failed.cause, Cause::Rejected { .. } | Cause::Disconnected), "{failed:?}"),
+        // If the rejection comes while the client establishes the connection, the cause is `PeerGone`.
+        Err(failed) => {
+            let is_end = matches!(failed.cause, Cause::Rejected { .. } | Cause::Disconnected);
+            let is_crossed = on_hardware() && matches!(failed.cause, Cause::PeerGone(_));
+            assert!(is_end || is_crossed, "{failed:?}");
+        }
     }
 }
 
@@ -204,8 +209,10 @@ fn a_port_is_free_at_once_although_its_connections_go_on() {
     let asking = ask(resolved(&other, at), &mut waiting);
     drop(listener);
     let failed = asking.wait(PATIENCE).unwrap_err();
-    // On iWARP the listener sometimes ends before it has read the request. Then the cause is `PeerGone`.
-    assert!(matches!(failed.cause, Cause::Rejected { .. } | Cause::PeerGone(_)), "{failed:?}");
+    // On iWARP the listener sometimes ends before it has read the request. Then the cause is `PeerGone`; or, if the
+    // kernel has read it, and drops it with the listener, no answer comes.
+    let is_dropped = on_hardware() && context().is_iwarp() && matches!(failed.cause, Cause::Unreachable { .. });
+    assert!(matches!(failed.cause, Cause::Rejected { .. } | Cause::PeerGone(_)) || is_dropped, "{failed:?}");
     let again = Idle::new(&other).unwrap().bind(at).unwrap();
     assert_eq!(again.local_address(), Some(at));
     let mut again = match again.listen(0) {

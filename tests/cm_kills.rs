@@ -234,7 +234,12 @@ fn server_is_gone(cause: &Cause) -> bool {
     let is_number = |reason: &RejectReason| {
         [RejectReason::CONSUMER, RejectReason::NO_SUCH_SERVICE].contains(reason) || reason.0 < 0
     };
-    matches!(cause, Cause::Rejected { reason, .. } if is_number(reason)) || is_broken_by_iwarp(cause)
+    match cause {
+        Cause::Rejected { reason, .. } => is_number(reason),
+        // The rejection came while the client established the connection.
+        Cause::PeerGone(_) => true,
+        _ => is_broken_by_iwarp(cause),
+    }
 }
 
 /// Whether this is a cause that only iWARP gives. Either the device has connected the pair by itself, and disconnects
@@ -257,8 +262,9 @@ fn outlive_a_client(step: ClientStep, round: usize, listener: &mut Listener, at:
         // or the server has answered it.
         ClientStep::Asked if round.is_multiple_of(3) => {
             let killed = client.kill_at_its_step();
-            // On iWARP, the end of the client's TCP stream can remove a request that nobody has read.
-            match listener.next(if context().is_iwarp() { SHORT } else { PATIENCE }) {
+            // On iWARP, the end of the client's TCP stream can remove a request that nobody has read. If it does not,
+            // the request may be late.
+            match listener.next(if context().is_iwarp() { 20 * SHORT } else { PATIENCE }) {
                 Ok(request) => server.accepts_in_vain(request),
                 Err(error) => assert!(context().is_iwarp(), "{error}"),
             }

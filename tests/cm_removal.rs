@@ -2,7 +2,7 @@
 #![cfg(feature = "cm")]
 
 use interlock::Context;
-use interlock::cm::{self, AcceptData, Cause, Channel, CmError, ConnectData, Idle, LookupData, Parameters};
+use interlock::cm::{AcceptData, Cause, Channel, CmError, ConnectData, Idle, LookupData, Parameters};
 use std::process::Command;
 use support::{Need, PATIENCE, Side, address, lacks_need};
 
@@ -17,11 +17,15 @@ fn a_removed_device_tells_each_of_its_identifiers() {
     if lacks_need(Need::SpareDevice) {
         return;
     }
+    // A run that was cut off may have left its interfaces.
+    drop(Command::new(DEVICES).args(["down", "spare"]).output());
     assert!(Command::new(DEVICES).args(["up", "spare"]).status().unwrap().success());
     let context = Context::open(SPARE).unwrap();
     let side = || Side::new(context.checked_domain().unwrap());
     let channel = Channel::open(&context).unwrap();
-    let mut listener = cm::listen(&context, (address(&context), 0)).unwrap();
+    let of_listener = Channel::open(&context).unwrap();
+    let bound = Idle::new(&of_listener).unwrap().bind((address(&context), 0).into()).unwrap();
+    let mut listener = bound.listen(8).unwrap();
     let at = listener.local_address().unwrap();
     let resolved = || Idle::new(&channel).unwrap().resolve(at, PATIENCE).unwrap().wait(PATIENCE).unwrap();
     let [mut client, mut server, mut waiting] = [side(), side(), side()];
@@ -30,11 +34,14 @@ fn a_removed_device_tells_each_of_its_identifiers() {
     let accepting = request.accept(server.take(), &Parameters::default(), &AcceptData::none()).unwrap();
     let mut of_client = asking.wait(PATIENCE).unwrap();
     let mut of_server = accepting.wait(PATIENCE).unwrap();
-    let asking = resolved().connect(waiting.take(), &Parameters::default(), &ConnectData::none()).unwrap();
     let mut late = side();
     let [idle_of_datagrams, other] = [(); 2].map(|()| Idle::for_datagrams(&channel).unwrap());
     let of_datagrams = idle_of_datagrams.resolve(at, PATIENCE).unwrap().wait(PATIENCE).unwrap();
     let (late_resolved, bound) = (resolved(), other.bind((address(&context), 0).into()).unwrap());
+    // The kernel tells the identifiers of the removal in the order in which they came to the device. So when this one
+    // knows it, those above know it, too.
+    let asking = resolved().connect(waiting.take(), &Parameters::default(), &ConnectData::none()).unwrap();
+    assert!(of_listener.readiness().unwrap().wait(PATIENCE).unwrap(), "the request arrives");
     // The command ends only after all processes, also this one, have closed the device. So the test does not wait for
     // the command here.
     let mut removal = Command::new("rdma").args(["link", "delete", SPARE]).spawn().unwrap();

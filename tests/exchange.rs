@@ -395,19 +395,29 @@ fn two_halves_of_a_pair_work_on_two_threads() {
         });
         let mut expected = 0_u32;
         let mut sent = 0;
+        // On an iWARP device, a send is complete before the message has arrived. So a buffer is free for the next message
+        // when there is a receive for that message, too.
+        let (mut back, mut reposted) = (Vec::new(), 0);
         while expected < messages || sent < messages {
             match poller.wait(PATIENCE).unwrap().check().unwrap().into_work() {
                 Work::Sent(memory) => {
                     sent += 1;
-                    // If the thread `sending` has ended, `send` fails. Ignore that: nobody needs the buffer any more.
-                    let _ = free.send(memory.into_buffer().unwrap());
+                    back.push(memory.into_buffer().unwrap());
                 }
                 Work::Received(message) => {
                     assert_eq!(message.buffer[..], expected.to_ne_bytes());
                     expected += 1;
                     receiver.post_receive(message.buffer).unwrap();
+                    reposted += 1;
                 }
                 other => panic!("{other:?}"),
+            }
+            while reposted > 0
+                && let Some(buffer) = back.pop()
+            {
+                reposted -= 1;
+                // If the thread `sending` has ended, `send` fails. Ignore that: nobody needs the buffer any more.
+                let _ = free.send(buffer);
             }
         }
         let sender = sending.join().unwrap();

@@ -135,7 +135,8 @@ fn the_demo_survives_a_client_that_dies() {
 #[test]
 fn many_clients_tear_nothing() {
     for (clients, keys) in [("4", "1"), ("2", "50")] {
-        let arguments = ["bench", "--clients", clients, "--keys", keys, "--operations", "150"];
+        let bench = ["bench", "--patience", "60", "--operations", "150"];
+        let arguments = [&bench[..], &["--clients", clients, "--keys", keys]].concat();
         let ended = kv_store(&arguments).succeeded().says(&format!(" puts by {clients} clients in "));
         ended.says("no value was torn, none went back, no update was lost");
     }
@@ -145,7 +146,8 @@ fn many_clients_tear_nothing() {
 #[test]
 fn many_clients_that_are_tasks_tear_nothing() {
     for (clients, keys) in [("4", "1"), ("2", "50")] {
-        let arguments = ["bench", "--async", "--clients", clients, "--keys", keys, "--operations", "150"];
+        let bench = ["bench", "--async", "--patience", "60", "--operations", "150"];
+        let arguments = [&bench[..], &["--clients", clients, "--keys", keys]].concat();
         let ended = kv_store(&arguments).succeeded().says(&format!(" puts by {clients} clients in "));
         ended.says("no value was torn, none went back, no update was lost");
     }
@@ -213,14 +215,16 @@ impl Served {
         let there = if here == "rxe0" && Context::open("rxe1").is_ok() { "rxe1".to_owned() } else { here.clone() };
         let port = free_port();
         let port_text = port.to_string();
-        let arguments = [&["serve", "-d", &here, "-p", &port_text], options].concat();
+        let arguments = [&["serve", "-d", &here, "-p", &port_text, "--patience", "60"], options].concat();
         let server = Program::start(example("kv_store"), &arguments).listens(port);
         Some(Self { server, port, device: there })
     }
 
+    /// A client that waits for longer than by default, unless the arguments say how long.
     fn client(&self, arguments: &[&str]) -> Program {
         let port = self.port.to_string();
-        Program::start(example("kv_store"), &[arguments, &["-d", &self.device, "-p", &port]].concat())
+        let patience: &[&str] = if arguments.contains(&"--patience") { &[] } else { &["--patience", "60"] };
+        Program::start(example("kv_store"), &[arguments, &["-d", &self.device, "-p", &port], patience].concat())
     }
 
     fn run(&self, arguments: &[&str]) -> Ended {
@@ -323,7 +327,7 @@ fn many_clients_of_another_process_tear_nothing() {
 #[test]
 fn a_server_that_is_killed_is_noticed() {
     let Some(served) = Served::new("100") else { return };
-    let client = served.client(&["bench", "--at", "127.0.0.1", "--seconds", "1000", "--patience", "5"]);
+    let client = served.client(&["bench", "--at", "127.0.0.1", "--seconds", "1000"]);
     let client = client.has_said("client 1 begins");
     thread::sleep(Duration::from_secs(1));
     let Served { server, .. } = served;
@@ -343,7 +347,7 @@ fn a_server_goes_on_after_a_stranger() {
 
 #[test]
 fn a_server_ends_with_the_lease_of_its_table() {
-    let Some(served) = Served::with(&["--clients", "100", "--lease", "20"]) else { return };
+    let Some(served) = Served::with(&["--clients", "100", "--lease", "30"]) else { return };
     served.run(&["put", "color", "red"]).succeeded();
     served.server.end().succeeded().says("  color = red (update 1)");
 }

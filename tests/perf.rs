@@ -156,7 +156,7 @@ fn any_size_depth_and_manner_of_waiting_will_do() {
     perf(&["bw", "-s", "9", "-n", "100", "-t", "7", "--event"]).succeeded();
     // Messages of at most 32 bytes are sent inline here.
     perf(&["-s", "1,32,33", "-n", "40", "-t", "9", "-I", "32"]).succeeded();
-    let ended = perf(&["bw", "write", "-n", "1", "-a"]).succeeded();
+    let ended = perf(&["bw", "write", "-n", "1", "-a", "--patience", "60"]).succeeded();
     assert_eq!(ended.stdout.lines().filter(|line| line.ends_with(char::is_numeric)).count(), 23, "{ended:#?}");
 }
 

@@ -81,7 +81,9 @@ impl<B: Brand + 'static> World<B> {
     async fn end(self) -> ServerReport {
         let report = self.server.shut_down(PATIENCE).await;
         self.place.is_empty(PATIENCE).await.unwrap();
-        assert!(report.clients.iter().all(|client| client.has_drained), "{report:?}");
+        // A device may keep the last message of the server if its client has just ended the connection.
+        let must_drain = self.domain.context().promises().late_posts_are_flushed();
+        assert!(!must_drain || report.clients.iter().all(|client| client.has_drained), "{report:?}");
         report
     }
 }
@@ -509,8 +511,12 @@ fn a_server_that_breaks_the_protocol_is_named() {
                 Ok(mut connection) => {
                     timeout(PATIENCE, connection.closed()).await.expect("the client ends the connection");
                 }
-                // On iWARP, the client can end the connection before the accept is over.
-                Err(error) => assert!(context().is_iwarp(), "{error:#}"),
+                // On iWARP, the client can end the connection before the accept is over. On other devices, the message
+                // that ends it can overtake the one that makes it.
+                Err(error) => {
+                    let is_over = matches!(error.downcast_ref(), Some(interlock::cm::Cause::Disconnected));
+                    assert!(context().is_iwarp() || is_over, "{error:#}");
+                }
             }
             expected.push(Violation::Welcome(data.to_vec()).into());
         }

@@ -12,7 +12,7 @@ interlock::domain! { struct Rpc; }
 const CLIENTS: u32 = 8;
 const CREDITS: u32 = 4;
 const REQUESTS: u32 = 100; // of each client
-const WAIT: Duration = Duration::from_secs(5);
+const WAIT: Duration = Duration::from_secs(60);
 const LIMITS: Limits = Limits { sends: 2 * CREDITS, receives: 2 * CREDITS, inline_bytes: 32, ..Limits::DEFAULT };
 
 /// The clients by the number of their queue pair: the pair, and the requests that wait to be answered.

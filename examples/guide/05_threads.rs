@@ -9,7 +9,7 @@ interlock::domain! { struct Workers; }
 
 const GAMES: usize = 4;
 const ROUNDS: u32 = 500;
-const WAIT: Duration = Duration::from_secs(5);
+const WAIT: Duration = Duration::from_secs(60);
 
 /// What one thread needs to play: a pair, and the poller of a completion queue of its own.
 fn seat(domain: &ProtectionDomain<Workers>) -> anyhow::Result<(QueuePair<Workers, Init>, Poller<Workers>)> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 interlock::domain! { struct Phoenix; }
 
-const WAIT: Duration = Duration::from_secs(5);
+const WAIT: Duration = Duration::from_secs(60);
 
 fn end(domain: &ProtectionDomain<Phoenix>, port: &Port) -> anyhow::Result<(QueuePair<Phoenix, Init>, Poller<Phoenix>)> {
     let (queue, poller) = domain.completion_queue(Limits::default().completions())?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 interlock::domain! { struct Loans; }
 
-const WAIT: Duration = Duration::from_secs(5);
+const WAIT: Duration = Duration::from_secs(60);
 
 fn main() -> anyhow::Result<()> {
     let context = Context::open_default()?;

@@ -25,7 +25,7 @@ fn pair(domain: &ProtectionDomain<Echo>, queue: &CompletionQueue<Echo>) -> Resul
 /// Answers one client until its connection ends, and returns why it has ended.
 async fn answer(client: tcp::Arrival, poller: SharedPoller<Echo>, pair: Pair, mut spare: Buffer<Echo>) -> Result<End> {
     let mut client = client.read(WAIT).await?.accept(&poller, pair, b"", WAIT).await?;
-    client.keep_alive(Some(Duration::from_secs(5))); // finds out if the client's machine fails
+    client.keep_alive(Some(Duration::from_secs(30))); // finds out if the client's machine fails
     while let Some(Ok(message)) = client.next().await {
         client.post_receive(spare)?; // before the answer, because the client may send again once it has the answer
         spare = client.send(message.into_buffer().context("no message")?)?.await?;

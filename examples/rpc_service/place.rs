@@ -16,7 +16,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 /// Longer than it takes to connect to a host that is up.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A domain with one completion queue, one pool, and the drivers that sleep for all tasks.
 pub(crate) struct Place<B> {

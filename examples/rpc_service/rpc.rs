@@ -298,6 +298,8 @@ async fn take_clients<B: Brand + 'static>(
     };
     loop {
         tokio::select! {
+            biased;
+            _ = stop.changed() => break,
             // If there are `most_clients` clients already, the next one waits until one of them leaves.
             arrival = listener.accept(), if clients.len() < place.most_clients => match arrival {
                 Ok(arrival) => {
@@ -307,7 +309,6 @@ async fn take_clients<B: Brand + 'static>(
                 Err(_) => sleep(SHORTEST_PAUSE).await,
             },
             Some(ended) = clients.join_next() => note(ended),
-            _ = stop.changed() => break,
         }
     }
     drop(listener);

@@ -33,10 +33,12 @@ pub(crate) fn local(error: impl std::fmt::Display) -> Broken {
     Broken::Local(error.to_string())
 }
 
-/// A pair that has failed takes no more posts.
+/// A pair that has failed takes no more posts. A device whose connection is just ending may refuse one in a way that
+/// leaves open whether it has taken it.
 fn not_posted<M>(error: PostError<M>) -> Broken {
     match error {
         PostError::Broken { first_failure, .. } => Broken::Ended(End::Failed(first_failure.unwrap_or(Status::Flushed))),
+        PostError::Uncertain { .. } => Broken::Ended(End::Failed(Status::Flushed)),
         other => local(other),
     }
 }

@@ -113,7 +113,9 @@ fn c101_c102_a_pair_permits_only_what_it_was_given() {
         }
         let status = failure(&mut poller).status;
         assert!(matches!(status, Status::RemoteInvalidRequest | Status::RemoteAccess), "{status}");
-        assert_eq!((region.load(0).unwrap(), right.query_state().unwrap()), (0, DeviceState::Error));
+        // The device that refuses may tell its peer a moment before its own pair is in Error.
+        assert!(eventually(|| right.query_state().unwrap() == DeviceState::Error));
+        assert_eq!(region.load(0).unwrap(), 0);
     }
 }
 
@@ -135,7 +137,9 @@ fn c103_a_peer_that_serves_no_reads_refuses_them() {
 
 #[test]
 fn c109_a_receive_that_comes_a_second_late_is_waited_for() {
-    let mut link = link!(4);
+    // The peer answers that it has no receive. The time for an answer at all is long, for machines that are slow.
+    let slow = ConnectAttributes { timeout: 18.try_into().unwrap(), ..ConnectAttributes::default() };
+    let mut link = link!(4, slow);
     link.left.post_send(message(&link.domain, b"patient")).unwrap();
     let early = link.poller.wait_for(Duration::from_secs(1)).unwrap().map(|completion| completion.check());
     if deviates("C109") {

@@ -6,7 +6,7 @@ use interlock::event::{AsyncEvent, QueuePairEvent};
 use interlock::soft::{Fabric, Fault, Verb};
 use interlock::state::DeviceState;
 use interlock::{Limits, PostError, RemoteReadWrite, Status, WorkRequest};
-use support::{Link, Need, PATIENCE, Promise, Queues, all, context, lacks, lacks_need, next, own_device};
+use support::{Link, Need, PATIENCE, Promise, Queues, all, context, deviates, lacks, lacks_need, next, own_device};
 
 /// C112: a completion queue has room for one entry or more. C113: it has room for no more than the device allows.
 #[test]
@@ -48,6 +48,8 @@ fn c115_requests_complete_in_order() {
             let id = match posted.len() % 3 {
                 0 => link.left.post(WorkRequest::write(buffer, &remote)).unwrap(),
                 1 => link.left.post(WorkRequest::read(buffer, &remote.slice(0..64).unwrap())).unwrap(),
+                // Soft-RoCE can stop for ever at a fence when it has to send again: it deviates in C062.
+                _ if deviates("C062") => link.left.post(WorkRequest::write(buffer, &remote)).unwrap(),
                 _ => link.left.post(WorkRequest::write(buffer, &remote).fenced()).unwrap(),
             };
             posted.push(id);

@@ -134,6 +134,12 @@ impl Moment {
     fn is_silence_since(&self, start: Duration) -> bool {
         self.now.saturating_sub(start) >= SILENCE
     }
+
+    /// Whether soft iWARP may have given up a client that asked at `start` and has no answer yet: it does so after ten
+    /// seconds.
+    pub(crate) fn has_siw_given_up(&self, start: Duration) -> bool {
+        self.is_iwarp && !self.is_stepped && self.now.saturating_sub(start) >= Duration::from_secs(10)
+    }
 }
 
 impl Attempt {
@@ -178,7 +184,11 @@ impl Attempt {
             Found::Failed(cause) => match cause {
                 Cause::Call(_) => at.is_failed_call(cause) && self.yes.is_some(),
                 Cause::Rejected { reason, data } => self.may_be_rejected(*reason, data, at),
-                Cause::Unreachable { status } => *status == -libc::ETIMEDOUT && at.is_silence_since(self.at),
+                // The rejection comes while the client establishes, or, on iWARP, while TCP connects it.
+                Cause::PeerGone(_) if !at.is_stepped => self.server_has_ended() || at.is_iwarp && self.may_find_nobody,
+                Cause::Unreachable { status } => {
+                    *status == -libc::ETIMEDOUT && (at.is_silence_since(self.at) || at.has_siw_given_up(self.at))
+                }
                 Cause::DeviceRemoved | Cause::Pair(_) => at.is_removed,
                 Cause::Disconnected | Cause::Failed(_) => at.is_iwarp && self.server_has_ended(),
                 _ => false,
@@ -203,7 +213,7 @@ impl Attempt {
             Some(_) if at.is_removed => true,
             Some(Cause::PeerGone(error)) => {
                 let is_known = error.errno() == libc::EINVAL || at.is_iwarp && error.errno() == libc::ECONNRESET;
-                is_known && (self.client_has_gone() || self.client == Client::Unsure)
+                is_known && (self.client_has_gone() || self.client == Client::Unsure || at.has_siw_given_up(self.at))
             }
             Some(cause) => must_fail && at.is_failed_call(cause),
         }
@@ -234,6 +244,10 @@ impl Attempt {
                 }
                 Cause::Unreachable { status } => *status == -libc::ETIMEDOUT && at.is_silence_since(yes.at),
                 Cause::DeviceRemoved => at.is_removed,
+                // The client establishes the connection and leaves. The second message may overtake the first.
+                Cause::Disconnected if !at.is_stepped && !at.is_iwarp => {
+                    matches!(self.client, Client::Left | Client::Gone | Client::Unsure)
+                }
                 Cause::Disconnected | Cause::Failed(_) => at.is_iwarp,
                 Cause::Pair(_) => at.is_removed || at.is_iwarp,
                 _ => false,

@@ -16,10 +16,17 @@ use support::{Need, PATIENCE, lacks_need, on_hardware};
 #[track_caller]
 pub(super) fn one_cut_off<R>(ended: Result<R, ScopeError<R>>) -> &'static str {
     let (state, cut_off, first_failure) = broken(ended);
-    let is_late = on_hardware() && ["Reset", "Vacant"].contains(&state);
-    assert!(state == "Errored" || is_late, "{state}");
+    is_broken(state);
     assert_eq!((cut_off, first_failure), (1, None));
     state
+}
+
+/// Checks the state of a pair that a scope has broken. If a slow device flushes a request too late, the scope has reset
+/// or destroyed the pair.
+#[track_caller]
+pub(super) fn is_broken(state: &str) {
+    let is_late = on_hardware() && ["Reset", "Vacant"].contains(&state);
+    assert!(state == "Errored" || is_late, "{state}");
 }
 
 #[test]
@@ -53,13 +60,20 @@ fn a_pair_that_a_scope_broke_is_connected_again() {
     if lacks_need(Need::Reset) {
         return;
     }
-    let mut wire = wire!();
-    let mut buffer = [0_u8; 8];
-    let ended = wire.exclusive.scope(Duration::ZERO, |scope| {
-        drop(scope.post_receive(scope.lend_mut(&mut buffer).unwrap()).unwrap());
-        "what the closure returned"
+    // A slow device flushes the request too late, and then the pair is reset or destroyed. So it has some tries.
+    let found = (0..5).find_map(|_| {
+        let mut wire = wire!();
+        let mut buffer = [0_u8; 8];
+        let ended = wire.exclusive.scope(Duration::ZERO, |scope| {
+            drop(scope.post_receive(scope.lend_mut(&mut buffer).unwrap()).unwrap());
+            "what the closure returned"
+        });
+        let is_errored = matches!(ended, Err(ScopeError::Broken { state: "Errored", .. }));
+        assert!(is_errored || on_hardware(), "{ended:?}");
+        assert_eq!(ended.unwrap_err().into_result(), Some("what the closure returned"));
+        is_errored.then_some(wire)
     });
-    assert_eq!(ended.unwrap_err().into_result(), Some("what the closure returned"));
+    let mut wire = found.expect("a pair in Error");
     let parts = wire.exclusive.into_parts();
     let AnyQueuePair::Errored(pair) = parts.queue_pair else { panic!("{:?}", parts.queue_pair) };
     assert!(parts.completions.is_empty());
@@ -120,7 +134,8 @@ fn a_failure_ends_the_wait_for_the_others() {
     });
     assert!(begun.elapsed() < PATIENCE / 2);
     let (state, _, first) = broken(ended);
-    assert_eq!((state, first), ("Errored", Some(Status::RemoteAccess)));
+    is_broken(state);
+    assert_eq!(first, Some(Status::RemoteAccess));
 }
 
 #[test]

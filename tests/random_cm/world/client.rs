@@ -85,13 +85,14 @@ impl World {
         // if no such event can be waiting.
         let is_bare = has_address || matches!(goal, Goal::Nowhere(_));
         let must = fails == Some(Verb::RdmaGetCmEvent) && is_bare;
-        let is_late = at.now.saturating_sub(since) >= TIMEOUT;
         let result = if waits && self.fabric.is_none() {
             resolving.wait(PATIENCE).map(Progress::Done)
         } else {
             resolving.poll()
         };
         self.heal();
+        // A real device goes on while this thread works, so this is the time after the call.
+        let is_late = self.moment(None).now.saturating_sub(since) >= TIMEOUT;
         match result {
             Ok(Progress::Pending(resolving)) => {
                 let is_owed = if matches!(goal, Goal::Nowhere(_)) { is_late } else { has_address };
@@ -211,7 +212,6 @@ impl World {
     ) {
         let verbs = [Verb::RdmaGetCmEvent, Verb::RdmaEstablish, Verb::RdmaInitQpAttr];
         let fails = self.fail_one(random, &verbs);
-        let at = self.moment(fails);
         let attempt = &self.attempts[number];
         let result = if waits && self.fabric.is_none() && attempt.owes_client() {
             connecting.wait(PATIENCE).map(Progress::Done)
@@ -219,6 +219,7 @@ impl World {
             connecting.poll()
         };
         self.heal();
+        let at = self.moment(fails);
         let check = |attempt: &Attempt, found: Found<'_>| {
             assert!(attempt.client_may_find(&found, &at), "the client of\n{attempt:#?}\nfinds {found:#?} at\n{at:#?}");
         };
@@ -243,6 +244,11 @@ impl World {
                 assert!(is_in_init || !has_done_nothing, "nothing was done to {:?}", failed.value);
                 self.stock.take_back(failed.value, self.is_removed);
                 let has_told = fails.is_some() && is_out_of_memory(&failed.cause);
+                let is_stale = matches!(failed.cause, Cause::Rejected { reason: RejectReason::STALE_CONNECTION, .. });
+                if is_stale {
+                    // The kernel of the server has refused the client, and its program hears nothing.
+                    self.attempts[number].server = Server::Refused(Vec::new());
+                }
                 self.attempts[number].client = if has_told { Client::Unsure } else { Client::Dead };
                 if has_told {
                     self.client_gives_up(number);

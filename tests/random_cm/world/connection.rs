@@ -59,13 +59,15 @@ impl World {
 
     pub(super) fn wait_for_number(&mut self, value: Value) {
         let Value::Disconnected(mut disconnected, number, side, since) = value else { return };
-        let at = self.moment(None);
         let is_free = disconnected.wait_for_number(NOW).unwrap();
+        let at = self.moment(None);
         if is_free {
             self.note("connection", "a free number");
         }
         let attempt = &mut self.attempts[number];
-        let may_be_free = at.is_iwarp || at.now - since >= REST && !at.is_removed;
+        // The clock of a kernel is coarser: it rounds the time down to a power of two.
+        let rest = if at.is_stepped { REST } else { Duration::from_secs(1) };
+        let may_be_free = at.is_iwarp || at.now - since >= rest && !at.is_removed;
         let is_right = match attempt.has_free_number[side] {
             true => is_free || at.is_removed,
             false => !is_free || may_be_free,

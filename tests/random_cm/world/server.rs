@@ -77,9 +77,9 @@ impl World {
         let verbs = [Verb::RdmaAccept, Verb::RdmaInitQpAttr];
         let fails = self.fail_one(random, &verbs);
         let vanishes = fails.is_none() && self.spoil(random, Fault::ServersGone { count: 1 });
-        let at = self.moment(fails);
         let result = request.accept(pair, &parameters, &data);
         self.heal();
+        let at = self.moment(fails);
         let attempt = &mut self.attempts[number];
         let cause = result.as_ref().err().map(|failed| &failed.cause);
         let may_end = attempt.answer_may_end(cause, &verbs, &at);
@@ -103,9 +103,9 @@ impl World {
         let (bytes, data) = said(random, number, RejectData::raw, RejectData::framed, 148);
         let verbs = [Verb::RdmaReject];
         let fails = self.fail_one(random, &verbs);
-        let at = self.moment(fails);
         let result = request.reject(&data);
         self.heal();
+        let at = self.moment(fails);
         let attempt = &mut self.attempts[number];
         self.seen.insert(format!("reject: {}", if result.is_ok() { "done" } else { "failed" }));
         let is_right = match &result {
@@ -113,7 +113,9 @@ impl World {
             Err(error) if error.errno() == libc::ENOMEM => fails.is_some(),
             Err(error) => {
                 let has_gone = matches!(attempt.client, Client::Gone | Client::Vanished | Client::Unsure);
-                error.errno() == libc::EINVAL && (has_gone || at.is_removed)
+                let has_given_up = at.has_siw_given_up(attempt.at)
+                    && [libc::EINVAL, libc::ECONNRESET, libc::EPIPE].contains(&error.errno());
+                error.errno() == libc::EINVAL && (has_gone || at.is_removed) || has_given_up
             }
         };
         assert!(is_right, "the reject of\n{attempt:#?}\nends with {result:?} at\n{at:#?}");

@@ -67,7 +67,9 @@ pub fn another_device() -> Option<String> {
     let name = context().name().to_owned();
     let kind = name.trim_end_matches(|last: char| last.is_ascii_digit()).to_owned();
     let names = interlock::devices().unwrap().into_iter().map(|device| device.name().to_owned());
-    names.into_iter().find(|other| *other != name && other.starts_with(&kind))
+    // Not another kind whose name begins with this one: `rxespare0` comes and goes beside `rxe0`.
+    let is_number = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit());
+    names.into_iter().find(|other| *other != name && other.strip_prefix(&*kind).is_some_and(is_number))
 }
 
 /// The cases of docs/conformance.md in which soft-RoCE deviates from the specification. The document describes each.

@@ -26,7 +26,7 @@ pub use device::{
     PATIENCE, Promise, another_device, context, deviates, has_extended_queues, is_linux_6_12, is_of_a_destroyed_pair,
     lacks, on_hardware, promises_everything, unless_refused, ways,
 };
-pub use link::{Link, connect_to_each_other};
+pub use link::{Link, connect_to_each_other, patient};
 pub use memory::{Counted, Guarded, filled, message, moved};
 pub use needs::{Need, lacks_need};
 pub use polling::{POLLING, Queues, extended};

@@ -1,6 +1,6 @@
 //! Two connected pairs.
 
-use crate::{PATIENCE, Queues, address};
+use crate::{PATIENCE, Queues, address, on_hardware};
 use interlock::attributes::ConnectAttributes;
 use interlock::cm::{AcceptData, Channel, CmError, ConnectData, Connection, Idle, Parameters, Progress};
 use interlock::transport::Reliable;
@@ -29,9 +29,10 @@ pub struct Link<B> {
 }
 
 impl<B: Brand> Link<B> {
-    /// Connects two pairs that each take `depth` sends and `depth` receives.
+    /// Connects two pairs that each take `depth` sends and `depth` receives. On a real device they are
+    /// [`patient`].
     pub fn new(domain: ProtectionDomain<B>, depth: u32) -> Self {
-        Self::with(domain, depth, &ConnectAttributes::default())
+        Self::with(domain, depth, &patient())
     }
 
     /// [`new`](Self::new), connected with `attr`.
@@ -48,6 +49,13 @@ impl<B: Brand> Link<B> {
         let (left, right) = connect_to_each_other(&domain, left, right, attr);
         Self { domain, port, queue, poller, left, right }
     }
+}
+
+/// Attributes of pairs whose peer may be slow: a real device waits up to two seconds for an answer, not half a second. The
+/// processor of an emulated machine may stand still for longer than that half second.
+pub fn patient() -> ConnectAttributes {
+    let usual = ConnectAttributes::default();
+    if on_hardware() { ConnectAttributes { timeout: 16.try_into().unwrap(), ..usual } } else { usual }
 }
 
 /// Connects two pairs of `domain` with `attr`, each to the other: by records, or by rdma_cm where that is the only way.
