@@ -395,8 +395,8 @@ fn two_halves_of_a_pair_work_on_two_threads() {
         });
         let mut expected = 0_u32;
         let mut sent = 0;
-        // On an iWARP device, a send is complete before the message has arrived. So a buffer is free for the next message
-        // when there is a receive for that message, too.
+        // On an iWARP device, a send is complete before the message has arrived. So a buffer is free for the next
+        // message when there is a receive for that message, too.
         let (mut back, mut reposted) = (Vec::new(), 0);
         while expected < messages || sent < messages {
             match poller.wait(PATIENCE).unwrap().check().unwrap().into_work() {

@@ -51,8 +51,8 @@ impl<B: Brand> Link<B> {
     }
 }
 
-/// Attributes of pairs whose peer may be slow: a real device waits up to two seconds for an answer, not half a second. The
-/// processor of an emulated machine may stand still for longer than that half second.
+/// Attributes of pairs whose peer may be slow: a real device waits up to two seconds for an answer, not half a second.
+/// The processor of an emulated machine may stand still for longer than that half second.
 pub fn patient() -> ConnectAttributes {
     let usual = ConnectAttributes::default();
     if on_hardware() { ConnectAttributes { timeout: 16.try_into().unwrap(), ..usual } } else { usual }
