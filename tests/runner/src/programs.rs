@@ -125,19 +125,19 @@ pub const PROGRAMS: &[Program] = &[
         "flushes_the_receives",
     ] }] },
     Program { name: "cm_clock", facts: &[PlainMemory] },
-    Program { name: "cm_datagrams", facts: &[Rxe] },
+    Program { name: "cm_datagrams", facts: &[PlainMemory, Rxe] },
     // Miri runs only these tests of `cm_faults`. The others would take it more than a minute.
     Program { name: "cm_faults", facts: &[
         Miri { part: One, leaks: Allowed, values: Unchecked, only: &[
             "comes_back", "vanishes", "removed_device", "changed_neighbour",
         ] },
     ] },
-    Program { name: "cm_histories", facts: &[Rxe, Siw(&[])] },
+    Program { name: "cm_histories", facts: &[PlainMemory, Rxe, Siw(&[])] },
     Program { name: "cm_kills", facts: &[StartsPrograms, Waits, Rxe, Siw(&[])] },
-    Program { name: "cm_loop", facts: &[Rxe, Siw(&[])] },
+    Program { name: "cm_loop", facts: &[PlainMemory, Rxe, Siw(&[])] },
     Program { name: "cm_network", facts: &[PlainMemory, Waits, Rxe, Siw(&[])] },
     Program { name: "cm_removal", facts: &[PlainMemory, Rxe] },
-    Program { name: "conformance", facts: &[Rxe] },
+    Program { name: "conformance", facts: &[PlainMemory, Rxe] },
     Program { name: "device", facts: &[PlainMemory, Rxe, Siw(&[
         "a_port_that_is_not_there_has_no_keys",
         "a_vector_that_is_not_there_is_refused",
