@@ -71,6 +71,12 @@ pub(crate) fn memory_file(name: &str) -> io::Result<OwnedFd> {
     Ok(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?)
 }
 
+/// `fstatfs(2)`: the length of the pages of a file on hugetlbfs; `None` if it is elsewhere.
+fn huge_page_bytes(file: &impl AsFd) -> Option<usize> {
+    let about = rustix::fs::fstatfs(file).ok()?;
+    if about.f_type == libc::HUGETLBFS_MAGIC { usize::try_from(about.f_bsize).ok() } else { None }
+}
+
 /// `fcntl(2)`, `F_ADD_SEALS`.
 pub(crate) fn add_seals(file: BorrowedFd<'_>, seals: i32) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(file, SealFlags::from_bits_retain(seals.cast_unsigned()))?)
@@ -106,12 +112,17 @@ impl Mapping {
     }
 
     /// `mmap(2)`: `len` bytes of `file` from `offset`, shared with whoever else maps them. `offset` is a multiple of
-    /// the page length.
+    /// the page length. On hugetlbfs, both are multiples of the length of its pages.
     pub(crate) fn shared(file: &impl AsFd, offset: libc::off_t, len: usize) -> io::Result<Self> {
         if len == 0 {
             return Ok(Self::of_nothing());
         }
-        let offset = u64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let refused = || io::Error::from_raw_os_error(libc::EINVAL);
+        let offset = u64::try_from(offset).map_err(|_| refused())?;
+        // There `mmap` rounds the length up, and `munmap` then refuses the length that was asked for.
+        if huge_page_bytes(file).is_some_and(|page| !len.is_multiple_of(page)) {
+            return Err(refused());
+        }
         // SAFETY: the address is null, so the kernel chooses it. The call makes a new map, which replaces none.
         Self::of_new(unsafe { mm::mmap(ptr::null_mut(), len, READ_WRITE, MapFlags::SHARED, file, offset) }?, len)
     }
@@ -217,5 +228,31 @@ impl PrivateMapping {
         // SAFETY: the bytes are our own private map (0). The kernel has zeroed them, so they are initialised. Nobody
         // else has a reference to them, since `self` is borrowed mutably.
         unsafe { slice::from_raw_parts_mut(self.as_ptr(), self.map.len) }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// `mmap` rounds such a length up, and `munmap` refuses it. So a map of it could not be ended.
+    #[test]
+    #[cfg_attr(miri, ignore, reason = "has no memory files")]
+    fn a_part_of_a_huge_page_is_not_mapped() {
+        let Ok(file) = rustix::fs::memfd_create("huge", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB) else {
+            println!("not covered here: this kernel has no huge pages");
+            return;
+        };
+        let page = huge_page_bytes(&file).expect("a file on hugetlbfs");
+        assert!(page > page_bytes());
+        rustix::fs::ftruncate(&file, page as u64).unwrap();
+        let refused = Mapping::shared(&file, 0, page_bytes()).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
+        // This needs a page that the system has reserved.
+        if let Ok(whole) = Mapping::shared(&file, 0, page) {
+            assert_eq!(whole.len(), page);
+        }
+        let usual = memory_file("usual").unwrap();
+        assert_eq!(huge_page_bytes(&usual), None);
     }
 }

@@ -255,7 +255,8 @@ impl<B, A, M> fmt::Debug for SplitRegion<B, A, M> {
 /// leases, are made of it too.
 pub(super) struct Whole<A, M> {
     region: UniqueRegion<A>,
-    memory: PhantomData<fn() -> M>,
+    /// Invariant: the parts of the memory are those of exactly this type, so it must not become a similar one.
+    memory: PhantomData<fn(M) -> M>,
 }
 
 impl<A: Access, M: Owner> Whole<A, M> {
@@ -334,7 +335,7 @@ impl<A: Access, M: Memory> Whole<A, M> {
 /// A region whose bytes are handed out as parts.
 pub(super) struct Remainder<A, M> {
     rest: RegionRest<A>,
-    memory: PhantomData<fn() -> M>,
+    memory: PhantomData<fn(M) -> M>,
 }
 
 impl<A, M> Remainder<A, M> {

@@ -62,8 +62,8 @@ pub enum NoSharedMap {
     System {
         /// The call.
         call: &'static str,
-        /// Its answer. For `mmap`, `EINVAL` means that the offset is not a multiple of the page length, and `EACCES` or
-        /// `EPERM` that the file is not open for reading and writing, or is sealed.
+        /// Its answer. For `mmap`, `EINVAL` means that the offset (on hugetlbfs: or the length) is not a multiple of
+        /// the page length, and `EACCES` or `EPERM` that the file is not open for reading and writing, or is sealed.
         source: io::Error,
     },
 }
@@ -92,7 +92,8 @@ impl SharedMap {
     }
 
     /// Maps `len_bytes` from `offset` of a file that is open for reading and writing, such as a memory file that
-    /// another process made. `offset` is a multiple of the page length.
+    /// another process made. `offset` is a multiple of the page length. On hugetlbfs, `offset` and `len_bytes` are
+    /// multiples of the length of its pages.
     ///
     /// Peers that may write the region write the file.
     ///

@@ -33,6 +33,7 @@ mod a_region_is_not_cloned;
 mod a_region_is_not_forged;
 mod a_region_is_not_rejoined_with_what_its_window_left;
 mod a_region_is_rejoined_with_a_buffer_of_its_own_domain;
+mod a_region_keeps_the_type_of_its_memory;
 mod a_region_that_was_split_is_gone;
 mod a_region_with_a_window_is_not_deregistered;
 mod a_registered_vector_does_not_grow;
