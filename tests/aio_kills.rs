@@ -171,7 +171,8 @@ impl NotConnected {
         };
         match self {
             Self::Address(Cause::Rejected { reason, .. }) => is_number(reason),
-            // The rejection came while the client established the connection, or TCP's while it connected.
+            // The rejection came while the client established the connection. On iWARP: TCP's stream was reset while
+            // the client connected.
             Self::Address(Cause::PeerGone(_)) => true,
             Self::Address(Cause::Call(error)) => context().is_iwarp() && error.errno() == libc::ECONNABORTED,
             Self::Address(Cause::Disconnected | Cause::Unreachable { .. }) => context().is_iwarp(),

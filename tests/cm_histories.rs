@@ -102,8 +102,8 @@ fn is_refusal(cause: &Cause) {
 }
 
 /// Checks what a client finds after its server has ended. The server's answer may have come before that, and an iWARP
-/// device may have connected the client. If the server ends before the client's reply reaches it, it still rejects a
-/// client that holds itself for connected.
+/// device may have connected the client. A server that ends before it hears that the client is connected sends a
+/// rejection, and that ends the client's connection.
 #[track_caller]
 fn is_given_up(asking: Connecting<Checked>) {
     match asking.wait(PATIENCE) {

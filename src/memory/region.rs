@@ -255,7 +255,8 @@ impl<B, A, M> fmt::Debug for SplitRegion<B, A, M> {
 /// leases, are made of it too.
 pub(super) struct Whole<A, M> {
     region: UniqueRegion<A>,
-    /// Invariant: the parts of the memory are those of exactly this type, so it must not become a similar one.
+    /// `fn(M) -> M`, so that this is invariant in `M`: the owner is rebuilt only as exactly the type that was
+    /// registered, and a subtype is another type.
     memory: PhantomData<fn(M) -> M>,
 }
 
