@@ -225,6 +225,33 @@ fn a_server_that_vanishes_after_its_accept_is_one_error() {
     world.ends_clean();
 }
 
+/// CM021. The client is connected, and the server ends before it hears of that. The rejection ends the client's
+/// connection.
+#[test]
+fn a_server_that_ends_before_it_hears_of_the_connection_rejects_it() {
+    let mut world = World::on(Fabric::manual());
+    let [mut client, mut server] = [world.side(), world.side()];
+    let connecting = world.connecting(&mut client);
+    world.fabric.run();
+    let accepting = world.accepting(&mut server).unwrap();
+    world.fabric.run();
+    let Ok(Progress::Done(mut of_client)) = connecting.poll() else { panic!("the client has its answer") };
+    of_client.pair.post_receive(client.domain.buffer(8).unwrap()).unwrap();
+    drop(accepting);
+    world.fabric.run();
+    let end = of_client.poll_end().unwrap();
+    assert!(end.as_ref().is_some_and(is_refused), "{end:?}");
+    world.fabric.run();
+    let failure = client.poller.poll().unwrap().expect("the receive").check().unwrap_err();
+    assert!(failure.into_buffer().is_some());
+    let mut ended = of_client.disconnect().unwrap();
+    world.fabric.advance(2 * PATIENCE);
+    world.fabric.run();
+    assert!(ended.wait_for_number(Duration::ZERO).unwrap(), "its number has rested");
+    drop((ended, server, client));
+    world.ends_clean();
+}
+
 /// CM032
 #[test]
 fn clients_beyond_the_backlog_come_again() {

@@ -264,7 +264,8 @@ impl Attempt {
         match end {
             None => !(at.is_settled && self.owed_end[side] || at.is_removed),
             Some(Cause::Disconnected) => has_ended,
-            Some(Cause::Rejected { .. }) => has_ended && !at.is_stepped,
+            // The peer ended before it knew of the connection.
+            Some(Cause::Rejected { .. }) => has_ended && !at.is_iwarp,
             Some(Cause::DeviceRemoved) => at.is_removed,
             Some(_) => false,
         }

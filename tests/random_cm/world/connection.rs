@@ -67,7 +67,12 @@ impl World {
         let attempt = &mut self.attempts[number];
         // The clock of a kernel is coarser: it rounds the time down to a power of two.
         let rest = if at.is_stepped { REST } else { Duration::from_secs(1) };
-        let may_be_free = at.is_iwarp || at.now - since >= rest && !at.is_removed;
+        // A side whose peer ended before it knew of the connection is rejected. Then it rests before it disconnects.
+        let was_rejected = match side {
+            0 => matches!(attempt.server, Server::Gone | Server::Unsure),
+            _ => matches!(attempt.client, Client::Gone | Client::Unsure),
+        };
+        let may_be_free = at.is_iwarp || (was_rejected || at.now - since >= rest) && !at.is_removed;
         let is_right = match attempt.has_free_number[side] {
             true => is_free || at.is_removed,
             false => !is_free || may_be_free,

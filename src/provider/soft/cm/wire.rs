@@ -356,21 +356,26 @@ impl State {
     /// Handles a reject: the peer has refused, has ended before the connection was established, or has given up.
     fn cm_rejected(&mut self, number: u64, reason: i32, data: Vec<u8>) {
         let is_iwarp = self.is_iwarp();
+        let private_data = padded(data, if is_iwarp { 0 } else { REJECT_BYTES });
+        let parameters = EventParameters { private_data, ..EventParameters::default() };
+        let status = if is_iwarp { IWARP_REFUSED } else { reason };
+        let rejected = Event { id: number, kind: RawEventKind::REJECTED, status, parameters, request: None };
         let Ok(id) = self.cm.id_mut(number) else { return };
         match id.phase {
             Phase::Requested => id.peer_is_gone = true,
             Phase::Connecting | Phase::Responded | Phase::Accepted => {
                 id.rest(Phase::Dead);
-                let private_data = padded(data, if is_iwarp { 0 } else { REJECT_BYTES });
-                let status = if is_iwarp { IWARP_REFUSED } else { reason };
-                let (kind, parameters) =
-                    (RawEventKind::REJECTED, EventParameters { private_data, ..EventParameters::default() });
-                self.cm.push(Event { id: number, kind, status, parameters, request: None });
+                self.cm.push(rejected);
                 self.cm.break_later(number);
             }
             // On iWARP, the server is connected as soon as it accepts, and the client as soon as the accept arrives.
             // A reject in `Connected` means that the peer has ended.
             Phase::Connected if is_iwarp => self.cm_disconnected(number),
+            // Elsewhere the peer has answered, and has ended before it heard that this side is connected.
+            Phase::Connected => {
+                self.cm.push(rejected);
+                self.cm_let_rest(number);
+            }
             _ => {}
         }
     }
