@@ -237,7 +237,7 @@ mod tests {
 
     /// `mmap` rounds such a length up, and `munmap` refuses it. So a map of it could not be ended.
     #[test]
-    #[cfg_attr(miri, ignore, reason = "has no memory files")]
+    #[cfg_attr(miri, ignore = "has no memory files")]
     fn a_part_of_a_huge_page_is_not_mapped() {
         let Ok(file) = rustix::fs::memfd_create("huge", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB) else {
             println!("not covered here: this kernel has no huge pages");
