@@ -4,6 +4,7 @@ use super::objects::Objects;
 use crate::provider::Opened;
 use crate::provider::handles::OpenContext;
 use crate::provider::reviewed::{Promises, UNREVIEWED, row_of};
+use crate::sys;
 use crate::verb_error::VerbError;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub(crate) struct ContextInner {
     pub(super) event_state: EventState,
     /// The provider's reviewed row, on which the library relies.
     promises: &'static Promises,
+    /// What the device answered when it was opened. Its limits do not change.
+    limits: sys::ibv_device_attr,
 }
 
 /// The verbs on the open device.
@@ -62,9 +65,14 @@ impl ContextInner {
         let soft = opened.fabric.is_some();
         let (objects, event_state) = (Objects::default(), EventState::default());
         let open = Arc::new(OpenContext::new(opened));
-        let attributes = open.query_device()?;
-        let promises = open.own_promises().or_else(|| row_of(&attributes)).unwrap_or(&UNREVIEWED);
-        Ok(Self { open, device, soft, objects, event_state, promises })
+        let limits = open.query_device()?;
+        let promises = open.own_promises().or_else(|| row_of(&limits)).unwrap_or(&UNREVIEWED);
+        Ok(Self { open, device, soft, objects, event_state, promises, limits })
+    }
+
+    /// The limits of the device. (The attributes of other kinds may have changed since it was opened.)
+    pub(crate) fn limits(&self) -> &sys::ibv_device_attr {
+        &self.limits
     }
 
     /// The promises of the provider.

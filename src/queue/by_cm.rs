@@ -69,7 +69,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
 
     /// `asked`, lowered to what the device can do: the responder's depth, then the initiator's.
     pub(crate) fn depths_at_most(&self, asked: [ReadDepth; 2]) -> [ReadDepth; 2] {
-        let Ok(device) = self.inner.core.device() else { return asked };
+        let device = self.inner.core.domain.context.limits();
         let [responder, initiator] = asked;
         [
             responder.min(ReadDepth::saturating(device.max_qp_rd_atom)),

@@ -389,7 +389,7 @@ impl UntypedPair {
             return Err(VerbError::new("ibv_create_qp", libc::ENOMEM).into());
         }
         let mut limits = post_limits(limits, promises, domain.context.is_iwarp());
-        if limits.elements > 1 && core.device()?.max_sge_rd == 1 {
+        if limits.elements > 1 && domain.context.limits().max_sge_rd == 1 {
             limits.flags |= PostLimits::ONE_PER_READ;
         }
         let terms = Terms { limits, status };

@@ -429,8 +429,8 @@ impl<B, A> SharedReceiveQueue<B, A> {
 /// Whether the device allows `receives` receives, and the armed limit is at most that number.
 fn fits(core: &SharedCore, receives: u32) -> Result<bool, VerbError> {
     core.alive("ibv_query_srq")?;
-    let device = core.domain.context.query_device()?;
-    Ok(i64::from(receives) <= i64::from(device.max_srq_wr) && core.query()?.srq_limit <= receives)
+    let most = core.domain.context.limits().max_srq_wr;
+    Ok(i64::from(receives) <= i64::from(most) && core.query()?.srq_limit <= receives)
 }
 
 /// Whether a resize that failed with this error may have lost the queue's room. Some providers answer `EINVAL` when

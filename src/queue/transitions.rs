@@ -233,12 +233,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
         attr: &ConnectAttributes,
     ) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<AnyQueuePair<B, T>>> {
         let local = self.inner.core.local;
-        let device = match self.inner.core.device() {
-            Ok(device) => device,
-            Err(source) => {
-                return self.fail(TransitionFailure::Verb { to: ReadyToReceive::NAME, source }).map_err(of_any);
-            }
-        };
+        let device = self.inner.core.domain.context.limits();
         let at_most = |limit: i32| attr.read_depth.min(ReadDepth::saturating(limit));
         let receive = RtrAttributes {
             path: PeerPath {

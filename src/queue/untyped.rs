@@ -276,19 +276,14 @@ impl PairCore {
         self.unsettled.load(Ordering::Acquire) == 0
     }
 
-    /// The device's limits.
-    pub(crate) fn device(&self) -> Result<sys::ibv_device_attr, VerbError> {
-        self.domain.context.query_device()
-    }
-
     /// Checks that the device allows that many reads and atomics at once, as responder and as requester. Not every
-    /// device checks this. If the device cannot be queried, there is no check here, and the transition itself may fail.
+    /// device checks this.
     pub(crate) fn has_depths(
         &self,
         responder: Option<ReadDepth>,
         initiator: Option<ReadDepth>,
     ) -> Result<(), TransitionFailure> {
-        let Ok(device) = self.device() else { return Ok(()) };
+        let device = self.domain.context.limits();
         for (asked, most) in [(responder, device.max_qp_rd_atom), (initiator, device.max_qp_init_rd_atom)] {
             let most = most.try_into().unwrap_or(0);
             if let Some(asked) = asked.filter(|asked| u32::from(asked.value()) > most) {

@@ -5,6 +5,7 @@ use interlock::error::{CompletionQueueError, CreateError, TransitionError, Trans
 use interlock::queue::Posting;
 use interlock::{Context, Limits, Status};
 use std::env;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// Longer than any exchange of the tests takes on the slowest machine.
@@ -21,7 +22,8 @@ pub fn context() -> Context {
 
 /// Whether the device under test is not a soft one.
 pub fn on_hardware() -> bool {
-    !context().name().starts_with("soft")
+    static ANSWER: LazyLock<bool> = LazyLock::new(|| !context().name().starts_with("soft"));
+    *ANSWER
 }
 
 /// Whether the device under test is the soft one without a profile, which has everything and promises everything. So no
