@@ -192,7 +192,7 @@ fn sides_that_disagree_about_the_size_say_so() {
 fn a_peer_that_is_killed_is_noticed() {
     let Some(devices) = devices() else { return };
     for server in [our_program(), c_program()] {
-        let ours = ["-n", "1000000000", "--patience", "10"];
+        let ours = ["-n", "1000000000", "-e", "--patience", "10"];
         let (server, client) = start(&devices, (server, &ours[..2]), (our_program(), &ours));
         let client = client.has_said("remote address");
         thread::sleep(Duration::from_secs(1));
@@ -259,7 +259,7 @@ fn two_processes_of_ours_play_unreliably() {
 fn an_unreliable_peer_that_is_killed_is_missed() {
     let Some(devices) = devices() else { return };
     for letters in ["uc", "ud"] {
-        let arguments = ["-n", "1000000000", "--patience", "5"];
+        let arguments = ["-n", "1000000000", "-e", "--patience", "5"];
         let (server, client) = start(&devices, (theirs(letters), &arguments[..2]), (ours(letters), &arguments));
         let client = client.has_said("remote address");
         thread::sleep(Duration::from_secs(1));
@@ -277,8 +277,8 @@ fn an_unreliable_peer_that_is_killed_is_missed() {
 fn unreliable_sides_that_disagree_about_the_size_say_so() {
     let Some(devices) = devices() else { return };
     for letters in ["uc", "ud"] {
-        let (short, long) = (["-s", "64", "--patience", "5"], ["-s", "65", "--patience", "5"]);
-        let patient = ["-s", "65", "--patience", "60"];
+        let (short, long) = (["-e", "-s", "64", "--patience", "5"], ["-e", "-s", "65", "--patience", "5"]);
+        let patient = ["-e", "-s", "65", "--patience", "60"];
         let (server, client) = start(&devices, (ours(letters), &patient), (ours(letters), &short));
         server.end().failed("message 0 of the peer has 64 bytes instead of 65: give both sides the same -s");
         client

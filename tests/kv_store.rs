@@ -70,7 +70,7 @@ fn words_of_different_times_do_not_pass_for_a_value() {
         (chance >> 33) as usize % limit
     };
     let (mut whole, mut torn) = (0, 0);
-    for _ in 0..300_000 {
+    for _ in 0..60_000 {
         // The read sees words of up to 80 successive states. One update makes 14 states.
         let span = 1 + below(80);
         let start = below(history.len() - span);

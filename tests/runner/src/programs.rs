@@ -21,8 +21,8 @@ pub struct Program {
 pub enum Fact {
     /// Compiles or reads sources and uses no device: there is nothing to run on an adversary or under asan.
     NoDevice,
-    /// Depends on the profile of its soft devices: it chooses the profile, or counts the allocations of one profile. So
-    /// it does not run on adversaries.
+    /// Shows nothing more on another profile of soft devices: it chooses the profile, it counts the allocations of one
+    /// profile, or it is about the options and tables of an example. So it does not run on adversaries.
     OwnProfile,
     /// Is about the programs that it starts: examples, C programs, or itself. So asan leaves it out.
     StartsPrograms,
@@ -156,7 +156,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "lifecycle", facts: &[Rxe, Arm, miri(One, Allowed, Unchecked), Siw(&[])] },
     Program { name: "memory", facts: &[Rxe, Arm, miri(One, Allowed, Checked), MiriIgnores, Siw(&[])] },
     Program { name: "mutants", facts: &[NoDevice] },
-    Program { name: "perf", facts: &[StartsPrograms, Rxe] },
+    Program { name: "perf", facts: &[OwnProfile, StartsPrograms, Rxe] },
     Program { name: "pool", facts: &[Rxe, Arm, Siw(&[]), miri(Two, Allowed, Unchecked)] },
     // Miri runs only these tests of `posting`. It is too slow for the others.
     Program { name: "posting", facts: &[
