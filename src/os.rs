@@ -53,6 +53,15 @@ pub(crate) fn interface_name(index: u32) -> Option<String> {
     netdevice::index_to_name(any, index).ok()
 }
 
+/// `membarrier(2)`, `MEMBARRIER_CMD_GLOBAL`: waits until each read-side critical section of RCU that the kernel is in
+/// has ended. (`synchronize_rcu` in kernel/sched/membarrier.c. Where only one processor is online, the kernel is in none
+/// while this process runs, unless it is a kernel with PREEMPT_RT.)
+#[cfg(feature = "rdma-core")]
+pub(crate) fn wait_for_critical_sections() -> io::Result<()> {
+    use rustix::thread::{MembarrierCommand, membarrier};
+    Ok(membarrier(MembarrierCommand::Global)?)
+}
+
 /// The length of a page of this machine.
 pub(crate) fn page_bytes() -> usize {
     rustix::param::page_size().max(1)

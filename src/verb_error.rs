@@ -71,6 +71,10 @@ fn hint(verb: &str, errno: i32) -> &'static str {
         ("ibv_create_qp", libc::EOPNOTSUPP) => {
             " (docs/providers.md says whether the library refuses the provider here)"
         }
+        ("ibv_dereg_mr", libc::EOPNOTSUPP) => {
+            " (on this device, reads of peers go on after the end of the registration: see siw in docs/providers.md)"
+        }
+        ("membarrier", _) => " (does the kernel run without `nohz_full`? See siw in docs/providers.md)",
         ("ibv_alloc_mw", libc::EOPNOTSUPP) => {
             " (the device has no windows: register that part of the memory by itself)"
         }

@@ -4,7 +4,7 @@
 use interlock::aio::{self, Receiver, Sender, SharedPoller};
 use interlock::event::{AsyncEvent, PortEvent};
 use interlock::soft::{Fabric, Fault};
-use interlock::{Brand, Buffer, Completion, Context, MemoryRegion, ProtectionDomain, RemoteReadWrite};
+use interlock::{Brand, Buffer, Completion, Context, MemoryRegion, ProtectionDomain, RemoteReadWrite, RemoteWrite};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -227,7 +227,7 @@ fn a_lease_ends_in_time_by_the_driver() {
     let runtime = two_threads();
     let tasks = tasks!(8, &runtime);
     let long = Duration::from_secs(3600);
-    let lease = tasks.domain.lease::<RemoteReadWrite, _>(tasks.domain.buffer(8).unwrap(), long).unwrap();
+    let lease = tasks.domain.lease::<RemoteWrite, _>(tasks.domain.buffer(8).unwrap(), long).unwrap();
     let held = lease.hold(&tasks.poller, Duration::from_millis(20), std::future::pending::<()>());
     let (output, memory) = runtime.block_on(async { timeout(PATIENCE, held).await.unwrap().unwrap() });
     assert_eq!((output, memory.len()), (None, 8));

@@ -87,7 +87,7 @@ fn a_send_takes_memory_of_its_own_domain() {
         assert!(
             (0..2).any(|_| next(&mut their.poller).into_received().is_ok_and(|buffer| &buffer[..] == b"elsewhere"))
         );
-        assert_eq!(region.deregister().unwrap(), [0; 8], "nothing was written");
+        assert!((0..8).all(|word| region.load(8 * word).unwrap() == 0), "nothing was written");
     });
 }
 

@@ -380,7 +380,7 @@ fn each_error_leaves_a_scoped_domain_without_its_object() {
         "memory that peers can access must be 8-byte aligned",
         "a buffer of 8 bytes cannot be split at 9",
         "the buffers are not adjacent in one region",
-        "this is not the whole memory of this region",
+        "the buffer is not all of the region",
         "Receive on queue pair 0x",
         "the share has other clones",
         "the halves belong to different queue pairs",

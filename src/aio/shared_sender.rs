@@ -140,7 +140,7 @@ struct Room<'s, B, T> {
     sender: &'s SharedSender<B, T>,
     /// The number in the line; `None` before the first poll, and after the end.
     number: Option<u64>,
-    /// Where this waits, if it was the first in the line.
+    /// Where the first in the line waits for room.
     place: Option<Place<B>>,
 }
 

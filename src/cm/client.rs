@@ -97,11 +97,11 @@ impl<K> Idle<K> {
     ///
     /// # Errors
     ///
-    /// `EINVAL`: the timeout is 0 (for ever), which rdma_cm cannot express; or the identifier is for datagrams. Other
-    /// errors: the system refused.
+    /// `EINVAL`: the timeout is 0 (for ever), which rdma_cm does not tell the peer; or the identifier is for datagrams.
+    /// Other errors: the system refused.
     #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
     pub fn set_ack_timeout(&mut self, timeout: AckTimeout) -> Result<(), VerbError> {
-        // Refuse 0 here: Linux accepts 0 without an error, but treats it as "not set".
+        // Refuse 0: with it, Linux lets this side wait for ever, but not the peer.
         match timeout.value() {
             0 => Err(VerbError::new("rdma_set_option", libc::EINVAL)),
             value => self.id.raw.set_option(IdOption::AckTimeout(value)),

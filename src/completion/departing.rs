@@ -64,10 +64,10 @@ pub(super) struct Departure {
     /// When the poller first knew that the device fills no more receives for the pair.
     quiet_since: Option<Instant>,
     flushed: Instant,
-    /// How often in a row the device was asked again to flush, and no completion of the queue came in between.
+    /// How many flushes were asked for since the last completion of the queue.
     #[cfg_attr(not(feature = "aio"), allow(dead_code))]
     flushes: u32,
-    /// Whether the device refused the last of these calls, as a removed device does.
+    /// Whether the device refused the last of them, as a removed device does.
     #[cfg_attr(not(feature = "aio"), allow(dead_code))]
     is_refused: bool,
 }

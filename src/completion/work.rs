@@ -304,7 +304,7 @@ mod tests {
             header[0] = first;
             assert!(is_v4(&header), "{first}");
         }
-        // If these 20 bytes belong to an IPv6 header, their sum is hardly ever that of a correct checksum.
+        // In an IPv6 header, these 20 bytes hardly ever have a valid IPv4 checksum. So break it here.
         header[30] ^= 1;
         header[0] = 0x60;
         assert!(!is_v4(&header));

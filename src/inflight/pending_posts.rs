@@ -145,7 +145,7 @@ impl<'q> PendingPosts<'q> {
         let Some(cell) = row.next() else { return Err(request) };
         cell.keep_recipient(self.queue, &request);
         cell.write(slot.fill(request, id, last));
-        // The slot that was just filled is still the first of the plain slots, if there are any. So remove it.
+        // `slot` is still the first of `plain_slots`, unless these are used up. Remove it: it is filled now.
         self.plain_slots.next();
         Ok(id)
     }

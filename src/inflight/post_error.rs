@@ -195,8 +195,8 @@ pub enum RequestFlaw {
     /// A read, an atomic or an atomic write on a pair that may have none outstanding. On some devices the request would
     /// never complete.
     #[error(
-        "the queue pair was connected with a depth of 0 for reads and atomics: connect it with a larger \
-         `ConnectAttributes::read_depth` or `initiator_depth`"
+        "the queue pair was connected with a depth of 0 for reads and atomics: connect it with a larger depth (see \
+         `ConnectAttributes::read_depth` and `cm::Parameters::initiator_depth`)"
     )]
     NoReadDepth,
     /// The device is an iWARP device, which cannot do what the request asks for.

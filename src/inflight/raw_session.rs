@@ -61,7 +61,7 @@ impl Sessions {
     ///
     /// # Safety
     ///
-    /// The pair [was made](has_all_functions) for sessions, and is alive whenever a session is opened.
+    /// [`has_all_functions`] holds for the pair, and the pair is alive whenever a session is opened.
     #[inline(always)]
     pub(super) unsafe fn of(raw: NonNull<sys::ibv_qp>) -> Self {
         Self { raw: raw.cast() }

@@ -166,7 +166,7 @@ impl<R> From<DeregisterError<R>> for VerbError {
 
 /// The buffer is not all of the region. Both come back.
 #[derive(thiserror::Error)]
-#[error("this is not the whole memory of this region: join all parts of the region first, and none of another region")]
+#[error("the buffer is not all of the region: first join all parts of this region, and none of another region")]
 pub struct RejoinError<R, P> {
     /// The rest of the region.
     pub region: R,

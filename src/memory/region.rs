@@ -134,7 +134,9 @@ impl<B: Brand, A: Access, M: Memory> MemoryRegion<B, A, M> {
     ///
     /// # Errors
     ///
-    /// The device refused to deregister it; the region comes back, still registered.
+    /// The device refused to deregister it; the region comes back, still registered. On soft iWARP, memory that peers
+    /// may read never comes back (`EOPNOTSUPP`, see
+    /// [`readable_memory_comes_back`](crate::device::Promises::readable_memory_comes_back)).
     #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<M, DeregisterError<Self>> {
         self.whole.deregister().map_err(|error| error.map(Whole::into_region))

@@ -318,15 +318,40 @@ struct Registration {
     raw: Option<ObjectPtr<sys::ibv_mr>>,
     lkey: Lkey,
     rkey: Rkey,
+    /// What peers may go on to do once the device has ended the registration.
+    aftermath: Aftermath,
     /// 1. Keeps the domain of the object alive until the registration has ended. A registration that the device does
     ///    not end is leaked, with its domain.
     domain: Arc<DomainInner>,
 }
 
+/// What peers may go on to do once `ibv_dereg_mr` has returned 0.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Aftermath {
+    Nothing,
+    /// Writes that have begun, until [`finish_copies`](crate::provider::Provider::finish_copies).
+    Writes,
+    /// Reads that have begun, for as long as the peer likes.
+    Reads,
+}
+
+impl Aftermath {
+    /// That of a registration with these rights.
+    fn of(domain: &DomainInner, rights: sys::ibv_access_flags) -> Self {
+        let has = |right: sys::ibv_access_flags| rights.0 & right.0 != 0;
+        match domain.context.promises().quirks.deregisters_early {
+            true if has(sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ) => Self::Reads,
+            true if has(sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE) => Self::Writes,
+            _ => Self::Nothing,
+        }
+    }
+}
+
 impl Registration {
     /// The registration of no bytes. The device knows nothing of it.
     fn of_nothing(domain: &Arc<DomainInner>) -> Self {
-        Self { raw: None, lkey: Lkey(0), rkey: Rkey(0), domain: Arc::clone(domain) }
+        let domain = Arc::clone(domain);
+        Self { raw: None, lkey: Lkey(0), rkey: Rkey(0), aftermath: Aftermath::Nothing, domain }
     }
 
     /// `ibv_reg_mr`, `ibv_reg_mr_iova` or `ibv_reg_dmabuf_mr`.
@@ -353,31 +378,46 @@ impl Registration {
         // register memory.
         let mr = unsafe { raw.as_ref() };
         let (lkey, rkey, domain) = (Lkey(mr.lkey), Rkey(mr.rkey), Arc::clone(domain));
-        Ok(Self { raw: Some(ObjectPtr(raw)), lkey, rkey, domain })
+        let aftermath = Aftermath::of(&domain, rights);
+        Ok(Self { raw: Some(ObjectPtr(raw)), lkey, rkey, aftermath, domain })
     }
 
-    /// Whether the memory is registered with the device.
-    fn is_registered(&self) -> bool {
-        self.raw.is_some()
+    /// Whether the device or a peer may still access the memory.
+    fn is_live(&self) -> bool {
+        self.raw.is_some() || self.aftermath != Aftermath::Nothing
     }
 
     /// Moves the registration out. What is left has the keys, but does not end anything.
     fn take(&mut self) -> Self {
         let (lkey, rkey, domain) = (self.lkey, self.rkey, Arc::clone(&self.domain));
-        Self { raw: self.raw.take(), lkey, rkey, domain }
+        let aftermath = mem::replace(&mut self.aftermath, Aftermath::Nothing);
+        Self { raw: self.raw.take(), lkey, rkey, aftermath, domain }
     }
 
     /// `ibv_dereg_mr`. After `Ok` no peer reaches the memory by its keys, and no request may name them. After `Err` the
-    /// memory is still registered. Does nothing the second time.
+    /// memory is still registered, or a peer may still access it. Does nothing after an `Ok`.
     fn end(&mut self) -> Result<(), VerbError> {
-        let Some(raw) = self.raw.take() else { return Ok(()) };
-        // SAFETY: the object is registered, and nobody else deregisters it (0).
-        unsafe { self.domain.context.provider.dereg_mr(raw.0) }.inspect_err(|_| self.raw = Some(raw))
+        let provider = self.domain.context.provider;
+        if let Some(raw) = self.raw.take() {
+            // SAFETY: the object is registered, and nobody else deregisters it (0).
+            unsafe { provider.dereg_mr(raw.0) }.inspect_err(|_| self.raw = Some(raw))?;
+        }
+        match self.aftermath {
+            Aftermath::Nothing => return Ok(()),
+            // SAFETY: the domain is alive (1).
+            Aftermath::Writes => unsafe { provider.finish_copies(self.domain.raw()) }?,
+            Aftermath::Reads => return Err(VerbError::new("ibv_dereg_mr", libc::EOPNOTSUPP)),
+        }
+        self.aftermath = Aftermath::Nothing;
+        Ok(())
     }
 
-    /// Leaks a registration that the device did not end, for the life of the process. Its domain stays, too.
+    /// Leaks a registration that did not end, for the life of the process. If the device still has it, its domain stays,
+    /// too.
     fn leak(&self, what: &'static str, error: VerbError) {
-        mem::forget(Arc::clone(&self.domain));
+        if self.raw.is_some() {
+            mem::forget(Arc::clone(&self.domain));
+        }
         note_leak(what, error);
     }
 }
@@ -591,6 +631,11 @@ impl<'env, H> Lending<'env, H> {
     /// has returned `Ok`. The handle and what is made of it are not used after that.
     pub(crate) unsafe fn start(self, domain: &Arc<DomainInner>) -> Result<(Loan, H), RegisterFailure> {
         let Self { span, is_exposed, handle, .. } = self;
+        // Borrowed memory goes back to its owner, so peers must not reach it afterwards.
+        if Aftermath::of(domain, span.rights) == Aftermath::Reads {
+            let source = VerbError::unsupported("ibv_dereg_mr");
+            return Err(RegisterFailure::Unsupported { feature: "an end of what peers read", source });
+        }
         let mut region = if span.is_empty() && !is_exposed {
             RegionInner::of_nothing(domain, span)
         } else {
@@ -623,7 +668,7 @@ impl Loan {
 
     /// Whether peers may still reach the memory.
     pub(crate) fn is_exposed(&self) -> bool {
-        self.is_exposed && self.registration.is_registered()
+        self.is_exposed && self.registration.is_live()
     }
 
     /// Leaks the registration, which the device did not end.

@@ -5,7 +5,8 @@
 //!
 //! ASSUMPTION: when `ibv_destroy_qp` or (where the provider's row says so) a move to Reset returns 0, every access of
 //! the device through the pair has ended, and no later poll writes to memory of its requests. When `ibv_dereg_mr`
-//! returns 0, the access of peers through the region has ended.
+//! returns 0, the access of peers through the region has ended. (Soft iWARP is the exception: `Quirks` says what the
+//! library does there.)
 //!
 //! The verbs of C report failure in several ways (NULL and `errno`, a positive number, -1 and `errno`). Here all of
 //! them return [`VerbError`].
@@ -153,6 +154,9 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     ) -> Result<NonNull<sys::ibv_mr>, VerbError>;
     /// `ibv_dereg_mr`. Fails while a window is bound to the region.
     unsafe fn dereg_mr(&self, mr: NonNull<sys::ibv_mr>) -> Result<(), VerbError>;
+    /// Waits until no write of a peer to a region of the domain that has ended is still being copied. Only providers
+    /// whose `ibv_dereg_mr` does not wait for that need this (`Quirks::deregisters_early`).
+    unsafe fn finish_copies(&self, pd: NonNull<sys::ibv_pd>) -> Result<(), VerbError>;
 
     /// `ibv_alloc_mw`: a window that is bound to nothing.
     unsafe fn alloc_mw(

@@ -159,8 +159,8 @@ pub(crate) fn fork_init() -> Result<(), VerbError> {
     if *is_forbidden {
         return Err(VerbError::new("ibv_fork_init", libc::EINVAL));
     }
-    // SAFETY: the function takes no arguments. No device was opened, and none is while the lock is held, so no other
-    // thread registers memory.
+    // SAFETY: the function takes no arguments. No device is open, and as long as the lock is held none can be opened,
+    // so no other thread registers memory.
     zero_or_errno("ibv_fork_init", unsafe { sys::ibv_fork_init() })
 }
 
@@ -249,6 +249,16 @@ macro_rules! verbs_that_make {
 }
 
 impl Provider for RdmaCore {
+    /// Only soft iWARP needs this.
+    ///
+    /// ASSUMPTION: it looks at the registration of the target and copies the bytes in one read-side critical section of
+    /// RCU (`siw_qp_llp_data_ready` holds `sk_callback_lock` meanwhile), and `membarrier` waits until all such sections
+    /// have ended.
+    unsafe fn finish_copies(&self, _: NonNull<sys::ibv_pd>) -> Result<(), VerbError> {
+        crate::os::wait_for_critical_sections()
+            .map_err(|error| VerbError::new("membarrier", error.raw_os_error().unwrap_or(libc::EIO)))
+    }
+
     verbs_that_change! {
         fn close_device(ibv_context) = sys::ibv_close_device(_);
         fn dealloc_pd(ibv_pd) = sys::ibv_dealloc_pd(_);

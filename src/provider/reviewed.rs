@@ -147,6 +147,13 @@ impl Promises {
         self.failed_connect_spares_pair
     }
 
+    /// Whether memory that peers may read comes back when its registration ends. On soft iWARP it does not: a read that
+    /// has begun goes on. There, `deregister` of such memory fails (`EOPNOTSUPP`), a drop leaks it, and a scope does not
+    /// grant it. The end of the registration keeps later reads out all the same.
+    pub fn readable_memory_comes_back(&self) -> bool {
+        !self.quirks.deregisters_early
+    }
+
     /// Whether [`Context::events`](crate::Context::events) gives the asynchronous events of the device. If not, taking
     /// an event could make the provider report requests as flushed that the device still executes.
     pub fn has_events(&self) -> bool {
@@ -284,6 +291,10 @@ pub(crate) struct Quirks {
     pub(crate) swaps_reply_depths: bool,
     /// A query of a pair that rdma_cm has connected may report Reset, although the pair is in Ready To Send.
     pub(crate) hides_state: bool,
+    /// `ibv_dereg_mr` does not wait for peers. A write that has begun is copied on for a moment, so the library waits
+    /// for that. A read that has begun goes on until the peer has all bytes, so memory that peers may read never comes
+    /// back.
+    pub(crate) deregisters_early: bool,
     /// Inline bytes that do not fit into the request itself may be written past the end of a ring. See
     /// [`inline_bytes`](Promises::inline_bytes).
     pub(crate) inline_in_request_only: bool,
@@ -299,6 +310,7 @@ impl Quirks {
         completes_quietly: false,
         swaps_reply_depths: false,
         hides_state: false,
+        deregisters_early: false,
         inline_in_request_only: false,
         not_on_iwarp: false,
     };
@@ -371,7 +383,7 @@ pub(crate) const SIW: Promises = Promises {
     shared: Shared::Yes,
     failed_connect_spares_pair: true,
     events_change_nothing: true,
-    quirks: Quirks { swaps_reply_depths: true, hides_state: true, ..Quirks::NONE },
+    quirks: Quirks { swaps_reply_depths: true, hides_state: true, deregisters_early: true, ..Quirks::NONE },
     ..UNREVIEWED
 };
 

@@ -1,12 +1,15 @@
 //! Registered memory: who can reach which bytes, in parts and in shares, and when the memory is dropped.
 
 use super::{LIMITS, Stage, all, assert_disjoint, fails_for_ever, settle, small};
-use interlock::soft::{Fabric, Verb};
-use interlock::{Context, LocalRead, LocalWrite, RemoteAll, RemoteRead, RemoteRegion, RemoteWrite, Status};
+use interlock::soft::{Fabric, Fault, Profile, Verb};
+use interlock::{
+    Context, LocalRead, LocalWrite, RemoteAll, RemoteRead, RemoteReadWrite, RemoteRegion, RemoteWrite, Status,
+};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use support::Queues;
+use std::time::Duration;
+use support::{Queues, own_device};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 #[test]
@@ -32,12 +35,56 @@ fn memory_that_cannot_be_deregistered_is_never_freed() {
     assert_eq!(DROPS.load(Ordering::Relaxed), 0);
 }
 
+/// On soft iWARP, `ibv_dereg_mr` does not wait for the rest of a write that a peer has begun.
+#[test]
+fn the_rest_of_a_write_never_reaches_memory_whose_region_has_ended() {
+    let (fabric, domain) = own_device!(Fabric::with_profile(Profile::Siw));
+    let exposed = || domain.register::<RemoteWrite, _>(vec![1_u64; 8]).unwrap();
+    // The device goes on with what it has begun whenever a verb is called.
+    let verbs = || (0..3).for_each(|_| drop(domain.completion_queue(8).unwrap()));
+    let mut memory = exposed().deregister().unwrap();
+    memory.fill(7);
+    verbs();
+    assert_eq!(memory, [7; 8]);
+    // The library cannot wait for the rest at first, and then it can.
+    fabric.inject(Fault::VerbFails { verb: Verb::Membarrier, after: 0, count: 2, errno: libc::EINVAL });
+    let error = exposed().deregister().unwrap_err();
+    assert_eq!((error.source.verb(), error.source.errno()), ("membarrier", libc::EINVAL));
+    let region = error.region.deregister().unwrap_err().region;
+    let mut memory = region.deregister().unwrap();
+    memory.fill(7);
+    verbs();
+    assert_eq!(memory, [7; 8]);
+    // It never can.
+    fabric.inject(fails_for_ever(Verb::Membarrier));
+    let lease = domain.lease::<RemoteWrite, _>(vec![1_u64; 8], Duration::from_secs(60)).unwrap();
+    drop((lease.end().unwrap_err(), exposed()));
+    verbs();
+}
+
+/// On soft iWARP, a read that a peer has begun goes on after `ibv_dereg_mr`, for as long as the peer likes.
+#[test]
+fn memory_that_a_peer_may_go_on_reading_never_comes_back() {
+    static DROPS: AtomicUsize = AtomicUsize::new(0);
+    let (_fabric, domain) = own_device!(Fabric::with_profile(Profile::Siw));
+    let error = domain.register::<RemoteRead, _>(counted::<2>(&DROPS, 2)).unwrap().deregister().unwrap_err();
+    assert_eq!(error.source.errno(), libc::EOPNOTSUPP);
+    assert!(error.source.to_string().contains("docs/providers.md"), "{}", error.source);
+    let error = error.region.deregister().unwrap_err();
+    assert_eq!(error.region.as_bytes(), [0; 16]);
+    drop(error);
+    let lease = domain.lease::<RemoteReadWrite, _>(vec![1_u64; 8], Duration::from_secs(60)).unwrap();
+    assert_eq!(lease.end().unwrap_err().region.load(0).unwrap(), 1);
+    drop(domain);
+    assert_eq!(DROPS.load(Ordering::Relaxed), 0);
+}
+
 /// A type that has drop glue and accepts any bytes.
 #[derive(FromBytes, IntoBytes, Immutable, Debug)]
 #[repr(transparent)]
 struct Counted<const SITE: usize>(u64);
 
-static SITES: [OnceLock<&'static AtomicUsize>; 2] = [const { OnceLock::new() }; 2];
+static SITES: [OnceLock<&'static AtomicUsize>; 3] = [const { OnceLock::new() }; 3];
 
 impl<const SITE: usize> Drop for Counted<SITE> {
     fn drop(&mut self) {
@@ -247,6 +294,8 @@ fn more_memory_than_a_message_is_never_lost() {
 
 support::also_extended![
     memory_that_cannot_be_deregistered_is_never_freed,
+    the_rest_of_a_write_never_reaches_memory_whose_region_has_ended,
+    memory_that_a_peer_may_go_on_reading_never_comes_back,
     memory_with_drop_glue_is_never_dropped_in_flight_nor_twice,
     drop_glue_that_calls_the_library_never_deadlocks,
     r_1_spare_capacity_is_never_reached_by_a_peer,

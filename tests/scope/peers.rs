@@ -114,6 +114,9 @@ fn memory_granted_in_a_scope_is_beyond_the_peers_reach_after_it() {
 
 #[test]
 fn memory_that_peers_read_only_may_be_looked_at() {
+    if lacks_need(Need::ReadableMemoryBack) {
+        return;
+    }
     let mut wire = wire!();
     let mut words = [3_u64; 2];
     wire.exclusive

@@ -217,8 +217,8 @@ impl<B: Brand> Outbound<B> {
             lending.shared.wait(|core| core.has_outgoing().then_some(())).await;
             while self.idle.is_empty() {
                 let Some(first) = self.sending.front_mut() else {
-                    // `sending` is empty, too, so all buffers were lost, in sends that failed or in panics of the
-                    // program's code. Nothing can be sent any more.
+                    // `idle` and `sending` are both empty: each buffer was lost in a send that failed, or in a panic of
+                    // the program's code. Nothing can be sent any more.
                     return lending.shared.change(|core| core.lose_peer());
                 };
                 let sent = poll_fn(|context| Pin::new(&mut *first).poll(context)).await;

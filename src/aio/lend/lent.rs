@@ -69,8 +69,8 @@ pub enum LendFailure {
     Closed,
     /// The memory is longer than the peer asked for. With all of it, the peer would exceed its quota.
     #[error(
-        "the quota of the peer has too few bytes left for this memory: lend less, or raise `LendingOptions::quota` (see \
-         docs/failures.md#not-lent)"
+        "this side's quota for the peer has too few bytes left for this memory: lend less, or raise \
+         `LendingOptions::quota` (see docs/failures.md#not-lent)"
     )]
     OverQuota,
     /// The memory is less than the peer asked for: it has fewer bytes, or lacks a right.

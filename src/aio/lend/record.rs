@@ -109,12 +109,10 @@ pub enum Refusal {
     #[error("the peer declined to lend the memory that this side asked for (see docs/failures.md#not-lent)")]
     Declined,
     /// The quota that the peer allows this side has too few bytes left: ask for less, or give memory back first.
-    #[error("the request exceeds the bytes of the peer's quota: ask for less (see docs/failures.md#not-lent)")]
+    #[error("the peer's quota for this side has too few bytes left: ask for less (see docs/failures.md#not-lent)")]
     TooManyBytes,
     /// The quota that the peer allows this side has no request or grant left: give memory back first.
-    #[error(
-        "the request exceeds the number of grants of the peer's quota: give memory back (see docs/failures.md#not-lent)"
-    )]
+    #[error("the peer's quota for this side has no grant left: give memory back first (see docs/failures.md#not-lent)")]
     TooManyGrants,
 }
 
@@ -141,7 +139,7 @@ pub enum ControlError {
         found: u8,
     },
     /// Of an unknown kind.
-    #[error("there are no control messages of kind {0}")]
+    #[error("the control message is of kind {0}, which this side does not know")]
     Kind(u8),
     /// A field has a value that it must not have.
     #[error("the field `{0}` of a control message has a value that is not valid")]

@@ -27,8 +27,8 @@ pub enum Violation {
     /// A request while too many replies of this side wait to be sent, or an offer while this side already has
     /// [`LendingOptions::most_held`](super::LendingOptions::most_held) requests and grants.
     #[error(
-        "the peer sends more requests than it takes replies for, or more offers than `LendingOptions::most_held` allows: \
-         its message was ignored; take or drop grants, or raise `most_held`"
+        "the peer sends requests faster than it takes the replies, or more offers than `LendingOptions::most_held` \
+         allows: its message was ignored; return grants, or raise `most_held`"
     )]
     Flood,
 }

@@ -330,6 +330,7 @@ impl State {
         self.latitudes = Latitudes::new(profile, aborts);
         self.regions.has_lax_windows = self.latitudes.has_lax_windows();
         self.regions.reuses_keys = self.latitudes.habits.reuses;
+        self.regions.ends_early = self.latitudes.habits.ends_early;
     }
 
     fn is_manual(&self) -> bool {
@@ -474,6 +475,7 @@ impl State {
     /// Does all work that can be done, if the fabric is automatic. Each verb calls this at its end, and polls call it
     /// first.
     pub(super) fn settle(&mut self) {
+        self.regions.carry_on();
         if !self.is_manual() {
             self.run_all();
         }

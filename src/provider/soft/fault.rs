@@ -25,6 +25,8 @@ pub enum Verb {
     RegMr,
     /// `ibv_dereg_mr`
     DeregMr,
+    /// `membarrier`, with which the library ends what peers write where `ibv_dereg_mr` does not
+    Membarrier,
     /// `ibv_create_comp_channel`
     CreateCompChannel,
     /// `ibv_destroy_comp_channel`
@@ -134,6 +136,7 @@ impl Verb {
             Self::DeallocPd => "ibv_dealloc_pd",
             Self::RegMr => "ibv_reg_mr",
             Self::DeregMr => "ibv_dereg_mr",
+            Self::Membarrier => "membarrier",
             Self::CreateCompChannel => "ibv_create_comp_channel",
             Self::DestroyCompChannel => "ibv_destroy_comp_channel",
             Self::GetCqEvent => "ibv_get_cq_event",
@@ -195,6 +198,7 @@ impl Verb {
                 | Self::PollCq
                 | Self::DeallocPd
                 | Self::DeregMr
+                | Self::Membarrier
                 | Self::DeallocMw
                 | Self::DestroyAh
                 | Self::DestroyCompChannel

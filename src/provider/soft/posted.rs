@@ -50,8 +50,8 @@ pub(super) struct Post<'a, T, W> {
     ///
     /// 0. Null, or the first request of a list that stays unchanged for `'a`. Each request is as `ibv_post_send(3)` and
     ///    `ibv_post_recv(3)` demand: its elements, its inline data and the objects that it names can be read, and the
-    ///    program has set the union members of its operation (for a bind also the immediate). An empty list of elements
-    ///    is null, or points to one element that can be read.
+    ///    union members of its operation are set. This device reads more than that. So a bind also sets `imm_data`, and
+    ///    a list of no elements is null, or points to one element that can be read.
     first: *mut W,
     /// 1. Null, or points to memory that may be written for `'a`.
     bad: *mut *mut W,

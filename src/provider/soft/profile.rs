@@ -133,9 +133,8 @@ impl Profile {
             Self::Specification => NONE,
             Self::Rxe => Habits { hides_posts: 256, reuses: true, ..NONE },
             Self::Siw => {
-                let forgets_in_error = true;
                 let odd = Habits { leaves_fields: true, reuses: true, odd_codes: true, ..NONE };
-                Habits { overtakes: 2, halves_posts: 32, forgets_in_error, ..odd }
+                Habits { overtakes: 2, halves_posts: 32, forgets_in_error: true, ends_early: true, ..odd }
             }
             Self::Mlx5 => {
                 // mlx5 can put a short payload into the completion, and copy the payload to the buffer of the request
@@ -245,6 +244,8 @@ pub(super) struct Habits {
     pub(super) grants_less_inline: bool,
     /// The first element of a list is read even if the list is empty; an element of 0 bytes is taken for one of 2^31.
     pub(super) reads_lists: bool,
+    /// Writes of peers go on after the end of their region.
+    pub(super) ends_early: bool,
     /// On iWARP: a connect that finds no TCP stream moves its pair to Error all the same.
     pub(super) breaks_unconnected: bool,
 }
@@ -277,6 +278,7 @@ impl Habits {
         grants_more: false,
         grants_less_inline: false,
         reads_lists: false,
+        ends_early: false,
         breaks_unconnected: false,
     };
 
@@ -313,6 +315,7 @@ impl Habits {
             grants_more: true,
             grants_less_inline: false,
             reads_lists: true,
+            ends_early: row.quirks.deregisters_early,
             breaks_unconnected: !row.failed_connect_spares_pair,
         }
     }

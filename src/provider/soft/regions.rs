@@ -4,7 +4,7 @@
 use super::{
     device::Numbers,
     fabric::State,
-    memory::{Era, Extent, Registration, Span},
+    memory::{Era, Extent, Late, Registration, Source, Span, read},
     objects::Table,
     window::Window,
 };
@@ -66,6 +66,10 @@ pub(super) struct Regions {
     /// Keys of regions that have ended, for profiles that reuse such keys immediately.
     spare_keys: Vec<u32>,
     pub(super) reuses_keys: bool,
+    /// Whether writes of peers that have begun go on after the end of their region.
+    pub(super) ends_early: bool,
+    /// The rest of such writes. A write is carried on if it was there before the last verb.
+    copies: Vec<(Late, bool)>,
     /// Whether a window gives peers access to its whole region.
     pub(super) has_lax_windows: bool,
     /// The current era: spans of this era lie in regions that are still registered.
@@ -147,8 +151,35 @@ impl Regions {
             self.spare_keys.extend([region.lkey, region.rkey]);
         }
         self.locked = self.locked.saturating_sub(region.memory.len());
+        if self.ends_early && region.permits(ibv_access_flags::IBV_ACCESS_REMOTE_WRITE) {
+            self.go_on_copying(&region);
+        }
         region.memory.end(&mut self.era);
         Ok(region.pd)
+    }
+
+    /// A peer is about to write the first word once more, with what is there.
+    fn go_on_copying(&mut self, region: &Mr) {
+        if let Some(word) = region.memory.span(region.memory.start(), WORD, true, true, &self.era) {
+            let mut bytes = vec![0; WORD as usize];
+            read(&self.era, Source { header: &[], inline: &[], registered: &[word] }, &mut bytes);
+            self.copies.push((Late::new(bytes, vec![word]), false));
+        }
+    }
+
+    /// Carries on the writes that were there before the last verb.
+    pub(super) fn carry_on(&mut self) {
+        self.copies.retain_mut(|(write, is_due)| {
+            if *is_due {
+                write.write();
+            }
+            !std::mem::replace(is_due, true)
+        });
+    }
+
+    /// Ends the writes that go on.
+    pub(super) fn finish_copies(&mut self) {
+        self.copies.clear();
     }
 
     /// Appends the first `len` bytes of a scatter or gather list. They must lie in regions of `pd`, and must be

@@ -152,6 +152,15 @@ impl Provider for Soft {
         unsafe { destroy(mr, Verb::DeregMr, State::dereg_mr) }
     }
 
+    unsafe fn finish_copies(&self, pd: NonNull<ibv_pd>) -> Result<(), VerbError> {
+        // SAFETY: the domain is alive (caller).
+        let domain = unsafe { find(pd.as_ptr()) };
+        domain.control(Verb::Membarrier, |state, _| {
+            state.regions.finish_copies();
+            Ok(())
+        })
+    }
+
     unsafe fn alloc_mw(&self, pd: NonNull<ibv_pd>, kind: ibv_mw_type) -> Result<NonNull<ibv_mw>, VerbError> {
         // SAFETY: the domain is alive (caller).
         memory_verbs::alloc_window(&unsafe { find(pd.as_ptr()) }, kind)

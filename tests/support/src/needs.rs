@@ -56,6 +56,8 @@ pub enum Need {
     PairRights,
     /// Peers name memory by offsets.
     ZeroBased,
+    /// Memory that peers may read comes back when its registration ends.
+    ReadableMemoryBack,
     /// Pairs receive from a shared receive queue.
     SharedReceives,
     /// The asynchronous events of the device can be taken.
@@ -98,6 +100,7 @@ impl Need {
             Self::Acknowledgements => "acknowledgements of the peer",
             Self::PairRights => "rights of a pair",
             Self::ZeroBased => "zero-based memory",
+            Self::ReadableMemoryBack => "memory that comes back after peers could read it",
             Self::SharedReceives => "shared receive queues",
             Self::AsyncEvents => "asynchronous events",
             Self::SharedQueries => "queries of shared receive queues",
@@ -118,6 +121,7 @@ pub fn lacks_need(need: Need) -> bool {
         Need::SilentHost => context().is_soft(),
         Need::TwoQueues => !context().promises().pairs_may_have_two_queues(),
         Need::Order => lacks(Promise::Order),
+        Need::ReadableMemoryBack => !context().promises().readable_memory_comes_back(),
         Need::SharedReceives => !context().promises().shared_receive_queues(),
         Need::AsyncEvents => !context().promises().has_events(),
         Need::WorkRequestApi => !ways().contains(&Posting::WorkRequestApi),
