@@ -412,13 +412,15 @@ impl Registration {
         Ok(())
     }
 
-    /// Leaks a registration that did not end, for the life of the process. If the device still has it, its domain stays,
-    /// too.
+    /// Leaks what the registration is over, for the life of the process. If the device still has the registration, it
+    /// stays, too, and its domain with it.
     fn leak(&self, what: &'static str, error: VerbError) {
         if self.raw.is_some() {
             mem::forget(Arc::clone(&self.domain));
+            note_leak(what, error);
+        } else {
+            note_leak("memory that peers could reach", error);
         }
-        note_leak(what, error);
     }
 }
 

@@ -5,7 +5,7 @@ use crate::{Device, Effort, Random, for_programs};
 use interlock::error::NoBuffer;
 use interlock::memory::{Growth, Lease, Pool, PoolOptions, SizeClass, Take};
 use interlock::soft::{Fault, Verb};
-use interlock::{Buffer, Checked, ProtectionDomain, RemoteReadWrite, SharedBuffer};
+use interlock::{Buffer, Checked, ProtectionDomain, RemoteWrite, SharedBuffer};
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
@@ -58,7 +58,7 @@ enum Held {
     Whole(Buffer<Checked>),
     Parts(Vec<Buffer<Checked>>),
     Shares(Vec<SharedBuffer<Checked>>),
-    Leased(Lease<Checked, RemoteReadWrite>),
+    Leased(Lease<Checked, RemoteWrite>),
 }
 
 #[derive(Default)]
