@@ -54,8 +54,8 @@ pub(crate) fn interface_name(index: u32) -> Option<String> {
 }
 
 /// `membarrier(2)`, `MEMBARRIER_CMD_GLOBAL`: waits until each read-side critical section of RCU that the kernel is in
-/// has ended. (`synchronize_rcu` in kernel/sched/membarrier.c. Where only one processor is online, the kernel is in none
-/// while this process runs, unless it is a kernel with PREEMPT_RT.)
+/// has ended. (It is `synchronize_rcu` in kernel/sched/membarrier.c. Where only one processor is online, the kernel is
+/// in no such section while this process runs, unless it is a kernel with PREEMPT_RT.)
 #[cfg(feature = "rdma-core")]
 pub(crate) fn wait_for_critical_sections() -> io::Result<()> {
     use rustix::thread::{MembarrierCommand, membarrier};

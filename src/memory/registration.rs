@@ -32,6 +32,7 @@ use crate::provider::handles::ObjectPtr;
 use crate::provider::reviewed::SIW;
 use crate::seal::Key;
 use crate::sys;
+use crate::trace;
 use crate::types::{Lkey, Rkey};
 use crate::verb_error::{VerbError, note_leak};
 use std::any::Any;
@@ -417,9 +418,12 @@ impl Registration {
     fn leak(&self, what: &'static str, error: VerbError) {
         if self.raw.is_some() {
             mem::forget(Arc::clone(&self.domain));
-            note_leak(what, error);
+        }
+        if self.aftermath == Aftermath::Reads && self.raw.is_none() {
+            // The program cannot do anything about it, and docs/providers.md says so: standard error is not for that.
+            trace::leaked("memory that peers could read", &error);
         } else {
-            note_leak("memory that peers could reach", error);
+            note_leak(what, error);
         }
     }
 }

@@ -148,8 +148,8 @@ impl Promises {
     }
 
     /// Whether memory that peers may read comes back when its registration ends. On soft iWARP it does not: a read that
-    /// has begun goes on. There, `deregister` of such memory fails (`EOPNOTSUPP`), a drop leaks it, and a scope does not
-    /// grant it. The end of the registration keeps later reads out all the same.
+    /// has begun goes on. There, `deregister` of such memory fails (`EOPNOTSUPP`), a drop leaks it, and a scope does
+    /// not grant it. The end of the registration keeps later reads out all the same.
     pub fn readable_memory_comes_back(&self) -> bool {
         !self.quirks.deregisters_early
     }

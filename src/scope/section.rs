@@ -75,8 +75,8 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
     ///
     /// # Errors
     ///
-    /// [`RegisterFailure`]: the memory is empty, or the locked-memory limit was reached. On soft iWARP, memory that peers
-    /// may read is not granted, since it would not come back.
+    /// [`RegisterFailure`]: the memory is empty, or the locked-memory limit was reached. On soft iWARP, memory that
+    /// peers may read is not granted, since it would not come back.
     #[doc(alias = "ibv_reg_mr")]
     pub fn grant<A: Exposed>(&'scope self, memory: &'env mut [u64]) -> LentResult<Granted<'scope, B, A>> {
         self.keep(Lending::granted(memory)).map(Granted::new)
