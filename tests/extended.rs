@@ -87,7 +87,8 @@ fn more_than_one_look_takes_comes_whole_and_in_order() {
     interlock::domain! { struct Test; }
     POLLING.set(Polling::Extended);
     let mut link = Link::new(context().named_domain(Test).unwrap(), MANY);
-    for posting in ways() {
+    // Each way takes Miri ten seconds, so Miri runs only the first.
+    for posting in ways().into_iter().take(if cfg!(miri) { 1 } else { usize::MAX }) {
         let limits = Limits { sends: MANY, receives: MANY, posting, ..Limits::default() };
         if posting != Posting::List {
             drop((link.left, link.right));

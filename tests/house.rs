@@ -36,7 +36,7 @@ const CIRCLES: [(&[&str], &str); 6] = [
 
 /// The greatest allowed number of `unsafe` blocks and implementations outside of the soft device, and of files with
 /// them.
-const MOST_UNSAFE: (usize, usize) = (235, 20);
+const MOST_UNSAFE: (usize, usize) = (236, 20);
 
 /// The same for the soft device.
 const MOST_UNSAFE_IN_SOFT: (usize, usize) = (119, 7);

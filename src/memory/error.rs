@@ -131,7 +131,7 @@ impl RegisterFailure {
     }
 }
 
-/// The device refused to deregister a region. It comes back, still registered.
+/// The region did not end. It comes back, still registered, or with memory that peers may still read (on soft iWARP).
 #[derive(thiserror::Error)]
 #[error("the device did not deregister the region: try again, or drop it (see docs/failures.md#not-destroyed)")]
 pub struct DeregisterError<R> {

@@ -105,7 +105,7 @@ impl<B: Brand, A: Exposed, M: OpaqueMemory> OpaqueRegion<B, A, M> {
     ///
     /// # Errors
     ///
-    /// The device refused to deregister it; the region comes back, still registered.
+    /// As [`MemoryRegion::deregister`](crate::MemoryRegion::deregister).
     #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<M, DeregisterError<Self>> {
         self.whole.deregister().map_err(|error| error.map(|whole| Self { whole, brand: PhantomData }))

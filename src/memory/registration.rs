@@ -637,11 +637,15 @@ impl<'env, H> Lending<'env, H> {
     /// has returned `Ok`. The handle and what is made of it are not used after that.
     pub(crate) unsafe fn start(self, domain: &Arc<DomainInner>) -> Result<(Loan, H), RegisterFailure> {
         let Self { span, is_exposed, handle, .. } = self;
-        // Borrowed memory goes back to its owner, so peers must not reach it afterwards.
-        if Aftermath::of(domain, span.rights) == Aftermath::Reads {
-            let source = VerbError::unsupported("ibv_dereg_mr");
-            return Err(RegisterFailure::Unsupported { feature: "an end of what peers read", source });
+        // At the end of the scope, borrowed memory goes back to its owner, so no peer may reach it then. Whether that can
+        // be had must be known now.
+        match Aftermath::of(domain, span.rights) {
+            Aftermath::Nothing => Ok(()),
+            // SAFETY: the domain is alive: the caller has a reference to it.
+            Aftermath::Writes => unsafe { domain.context.provider.finish_copies(domain.raw()) },
+            Aftermath::Reads => Err(VerbError::unsupported("ibv_dereg_mr")),
         }
+        .map_err(|source| RegisterFailure::Unsupported { feature: "the end of what peers have begun", source })?;
         let mut region = if span.is_empty() && !is_exposed {
             RegionInner::of_nothing(domain, span)
         } else {

@@ -71,7 +71,7 @@ impl<'scope, 'env, B: Brand> Scope<'scope, 'env, B> {
     ///
     /// `ibv_reg_mr(3)`. As with a [`MemoryRegion`](crate::MemoryRegion) that peers reach, the memory is never a slice
     /// while peers may write it: the handle copies bytes and loads words. When the scope returns, the caller has the
-    /// memory again, since `ibv_dereg_mr(3)` has returned 0; otherwise the process is aborted.
+    /// memory again, since its registration has ended; otherwise the process is aborted.
     ///
     /// # Errors
     ///

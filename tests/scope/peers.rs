@@ -114,11 +114,13 @@ fn memory_granted_in_a_scope_is_beyond_the_peers_reach_after_it() {
 
 #[test]
 fn memory_that_peers_read_only_may_be_looked_at() {
-    if lacks_need(Need::ReadableMemoryBack) {
-        return;
-    }
     let mut wire = wire!();
     let mut words = [3_u64; 2];
+    if lacks_need(Need::ReadableMemoryBack) {
+        let refused = wire.exclusive.scope(PATIENCE, |scope| scope.grant::<RemoteRead>(&mut words).map(drop)).unwrap();
+        assert!(matches!(refused, Err(RegisterFailure::Unsupported { .. })));
+        return;
+    }
     wire.exclusive
         .scope(PATIENCE, |scope| {
             let mut granted = scope.grant::<RemoteRead>(&mut words).unwrap();

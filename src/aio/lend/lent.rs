@@ -158,7 +158,8 @@ impl<B: Brand, A: Exposed, M: Memory> Lent<B, A, M> {
     ///
     /// # Errors
     ///
-    /// The device did not deregister the memory. It stays lent, and the peer may still use it.
+    /// The device did not deregister the memory. It stays lent, and the peer may still use it. On soft iWARP, memory
+    /// that the peer may read never comes back, and goes on counting against the quota.
     pub fn end(mut self) -> Result<M, DeregisterError<Self>> {
         match self.lease.take().map(Lease::end) {
             Some(Ok(memory)) => {

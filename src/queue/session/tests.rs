@@ -274,7 +274,7 @@ fn all_items_that_just_fit_are_one_session_whose_last_is_signalled() {
 
 #[test]
 fn an_item_that_does_not_go_is_refused_wherever_it_is() {
-    for &at in if cfg!(miri) { &[0, 16][..] } else { &[0, 15, 16, 31] } {
+    for &at in if cfg!(miri) { &[16][..] } else { &[0, 15, 16, 31] } {
         with_queue(32, |queue, domain, remote| {
             let short = remote.slice(0..4).unwrap();
             let mut buffers = domain.buffers(32, 8).unwrap();
