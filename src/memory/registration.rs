@@ -637,8 +637,8 @@ impl<'env, H> Lending<'env, H> {
     /// has returned `Ok`. The handle and what is made of it are not used after that.
     pub(crate) unsafe fn start(self, domain: &Arc<DomainInner>) -> Result<(Loan, H), RegisterFailure> {
         let Self { span, is_exposed, handle, .. } = self;
-        // At the end of the scope, borrowed memory goes back to its owner, so no peer may reach it then. Whether that can
-        // be had must be known now.
+        // At the end of the scope, borrowed memory goes back to its owner, and no peer may reach it then. Whether that
+        // can be had must be known now.
         match Aftermath::of(domain, span.rights) {
             Aftermath::Nothing => Ok(()),
             // SAFETY: the domain is alive: the caller has a reference to it.
