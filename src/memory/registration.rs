@@ -640,12 +640,16 @@ impl<'env, H> Lending<'env, H> {
         // At the end of the scope, borrowed memory goes back to its owner, and no peer may reach it then. Whether that
         // can be had must be known now.
         match Aftermath::of(domain, span.rights) {
-            Aftermath::Nothing => Ok(()),
-            // SAFETY: the domain is alive: the caller has a reference to it.
-            Aftermath::Writes => unsafe { domain.context.provider.finish_copies(domain.raw()) },
-            Aftermath::Reads => Err(VerbError::unsupported("ibv_dereg_mr")),
+            Aftermath::Nothing => {}
+            Aftermath::Writes => {
+                // SAFETY: the domain is alive: the caller has a reference to it.
+                unsafe { domain.context.provider.finish_copies(domain.raw()) }.map_err(RegisterFailure::Verb)?;
+            }
+            Aftermath::Reads => {
+                let (feature, source) = ("borrowed memory that peers may read", VerbError::unsupported("ibv_dereg_mr"));
+                return Err(RegisterFailure::Unsupported { feature, source });
+            }
         }
-        .map_err(|source| RegisterFailure::Unsupported { feature: "the end of what peers have begun", source })?;
         let mut region = if span.is_empty() && !is_exposed {
             RegionInner::of_nothing(domain, span)
         } else {

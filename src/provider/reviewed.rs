@@ -529,7 +529,7 @@ mod tests {
     /// The table as `docs/providers.md` must have it.
     fn table() -> String {
         type Cell = fn(&Promises) -> String;
-        let columns: [(&str, Cell); 14] = [
+        let columns: [(&str, Cell); 15] = [
             ("a completion also completes the sends before it", |row| yes_or_no(row.retires_prefix)),
             ("a named refusal is not queued", |row| yes_or_no(row.refusal_is_sure)),
             ("pairs can be reset", |row| yes_or_no(row.pairs_can_be_reset)),
@@ -574,6 +574,7 @@ mod tests {
                 }
                 .to_owned()
             }),
+            ("the end of a registration waits for peers", |row| yes_or_no(!row.quirks.deregisters_early)),
             ("a failed connect spares the pair", |row| yes_or_no(row.failed_connect_spares_pair)),
             ("events change nothing", |row| yes_or_no(row.events_change_nothing)),
         ];

@@ -35,10 +35,17 @@ fn memory_that_cannot_be_deregistered_is_never_freed() {
     assert_eq!(DROPS.load(Ordering::Relaxed), 0);
 }
 
-/// On soft iWARP, `ibv_dereg_mr` does not wait for the rest of a write that a peer has begun.
+/// Devices on which the end of a registration does not wait for peers.
+const IMPATIENT: [Profile; 3] = [Profile::Siw, Profile::Adversary(130), Profile::IwarpAdversary(130)];
+
+/// On these devices, `ibv_dereg_mr` does not wait for the rest of a write that a peer has begun.
 #[test]
 fn the_rest_of_a_write_never_reaches_memory_whose_region_has_ended() {
-    let (fabric, domain) = own_device!(Fabric::with_profile(Profile::Siw));
+    IMPATIENT.into_iter().for_each(the_rest_of_a_write_on);
+}
+
+fn the_rest_of_a_write_on(profile: Profile) {
+    let (fabric, domain) = own_device!(Fabric::with_profile(profile));
     let exposed = || domain.register::<RemoteWrite, _>(vec![1_u64; 8]).unwrap();
     // The device goes on with what it has begun whenever a verb is called.
     let verbs = || (0..3).for_each(|_| drop(domain.completion_queue(8).unwrap()));
@@ -55,6 +62,20 @@ fn the_rest_of_a_write_never_reaches_memory_whose_region_has_ended() {
     memory.fill(7);
     verbs();
     assert_eq!(memory, [7; 8]);
+    // Each thread makes the device go on with what it has begun for the other one.
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                std::mem::forget(exposed());
+                for _ in 0..if cfg!(miri) { 1 } else { 50 } {
+                    let mut memory = exposed().deregister().unwrap();
+                    memory.fill(7);
+                    verbs();
+                    assert_eq!(memory, [7; 8]);
+                }
+            });
+        }
+    });
     // It never can.
     fabric.inject(fails_for_ever(Verb::Membarrier));
     let lease = domain.lease::<RemoteWrite, _>(vec![1_u64; 8], Duration::from_secs(60)).unwrap();
@@ -62,20 +83,23 @@ fn the_rest_of_a_write_never_reaches_memory_whose_region_has_ended() {
     verbs();
 }
 
-/// On soft iWARP, a read that a peer has begun goes on after `ibv_dereg_mr`, for as long as the peer likes.
+/// On these devices, a read that a peer has begun goes on after `ibv_dereg_mr`, for as long as the peer likes.
 #[test]
 fn memory_that_a_peer_may_go_on_reading_never_comes_back() {
     static DROPS: AtomicUsize = AtomicUsize::new(0);
+    for profile in IMPATIENT {
+        let (_fabric, domain) = own_device!(Fabric::with_profile(profile));
+        assert!(!domain.context().promises().readable_memory_comes_back());
+        let lease = domain.lease::<RemoteReadWrite, _>(vec![1_u64; 8], Duration::from_secs(60)).unwrap();
+        assert_eq!(lease.end().unwrap_err().region.load(0).unwrap(), 1);
+    }
     let (_fabric, domain) = own_device!(Fabric::with_profile(Profile::Siw));
     let error = domain.register::<RemoteRead, _>(counted::<2>(&DROPS, 2)).unwrap().deregister().unwrap_err();
     assert_eq!(error.source.errno(), libc::EOPNOTSUPP);
     assert!(error.source.to_string().contains("docs/providers.md"), "{}", error.source);
     let error = error.region.deregister().unwrap_err();
     assert_eq!(error.region.as_bytes(), [0; 16]);
-    drop(error);
-    let lease = domain.lease::<RemoteReadWrite, _>(vec![1_u64; 8], Duration::from_secs(60)).unwrap();
-    assert_eq!(lease.end().unwrap_err().region.load(0).unwrap(), 1);
-    drop(domain);
+    drop((error, domain));
     assert_eq!(DROPS.load(Ordering::Relaxed), 0);
 }
 

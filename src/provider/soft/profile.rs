@@ -65,7 +65,8 @@ pub enum Profile {
     ///
     /// Bits of the seed add more. With bit 1, posts and moves to Error sometimes fail. With bit 2, the device makes
     /// some promises, which the seed chooses; without it, the device promises nothing. With bit 4, polls and destroys
-    /// sometimes fail and leave half-destroyed objects.
+    /// sometimes fail and leave half-destroyed objects. With bits 2 and 128, the end of a registration does not wait
+    /// for peers, as on soft iWARP.
     Adversary(u64),
     /// The adversary of that seed, as an iWARP device. If a connect fails because there is no TCP stream, this device
     /// moves the pair to Error all the same, during the call or after it. It never promises not to.
@@ -184,6 +185,8 @@ impl Profile {
 const POSTS_FAIL: u64 = 1;
 const SOME_PROMISES: u64 = 2;
 const OBJECTS_DIE: u64 = 4;
+/// Of an adversary that makes some promises: the end of a registration does not wait for peers.
+const ENDS_EARLY: u64 = 128;
 
 /// The habit of taking a latitude every time.
 pub(super) const ALWAYS: u64 = 1;
@@ -347,6 +350,7 @@ fn promises(seed: u64) -> Promises {
         ..UNREVIEWED
     };
     row.quirks.completes_quietly = coin();
+    row.quirks.deregisters_early = seed & ENDS_EARLY != 0;
     row.teardown = match one_of(3) {
         0 => Teardown::Anytime,
         1 => Teardown::PolledIfShared,
