@@ -272,7 +272,8 @@ mod generate {
         let mut builder = builder("src/sys/wrapper.h", library)
             .bitfield_enum("ibv_(access_flags|device_cap_flags|qp_(init_)?attr_mask|send_flags|srq_attr_mask|wc_flags)")
             .bitfield_enum("ibv_(create_cq_wc|qp_create_send_ops)_flags")
-            // libc has these; a second copy would be another type.
+            // libc has the pthread types and `timespec`; a second copy would be another type. The other names are
+            // aliases of integers, which the bindings do not use.
             .blocklist_type("pthread_.*|__pthread.*|timespec|__u?int.*_t|u_int.*")
             .raw_line("use libc::{pthread_cond_t, pthread_mutex_t, timespec};")
             .raw_line(format!("// libibverbs {}", library.version));
@@ -289,12 +290,12 @@ mod generate {
     #[cfg(feature = "cm")]
     pub(crate) fn cm_bindings(library: &Library) {
         let mut builder = builder("src/sys/rdmacm.h", library)
-            // All other types come from the verbs bindings or from libc; a second copy would be another type.
+            // Types outside `CM_TYPES` come from the verbs bindings or from libc; a second copy would be another type.
             .allowlist_recursively(false)
             .parse_callbacks(Box::new(PlainTypes))
             .raw_line("use super::bindings::*;")
             .raw_line("use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};")
-            // Nobody reads path records.
+            // `rdma_route` points to path records, but this library never reads them. So an opaque type is enough.
             .raw_line("pub type ibv_sa_path_rec = libc::c_void;")
             .raw_line(format!("// librdmacm {}", library.version));
         for name in CM_FUNCTIONS {
@@ -308,7 +309,7 @@ mod generate {
 
     /// Generates the bindings in the output folder of the build.
     fn write(builder: bindgen::Builder, name: &str) {
-        // bindgen panics when it cannot load libclang; say which package has it instead.
+        // bindgen panics when it cannot load libclang. Catch the panic, to say which package contains libclang.
         let bindings = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.generate())) {
             Ok(Ok(bindings)) => bindings,
             Ok(Err(error)) => stop(

@@ -128,7 +128,7 @@ impl Mapping {
         }
         let refused = || io::Error::from_raw_os_error(libc::EINVAL);
         let offset = u64::try_from(offset).map_err(|_| refused())?;
-        // There `mmap` rounds the length up, and `munmap` then refuses the length that was asked for.
+        // On hugetlbfs, `mmap` rounds the length up, and `munmap` then refuses the length that was asked for.
         if huge_page_bytes(file).is_some_and(|page| !len.is_multiple_of(page)) {
             return Err(refused());
         }
@@ -257,7 +257,7 @@ mod tests {
         rustix::fs::ftruncate(&file, page as u64).unwrap();
         let refused = Mapping::shared(&file, 0, page_bytes()).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
-        // This needs a page that the system has reserved.
+        // This map succeeds only if the system has a free huge page.
         if let Ok(whole) = Mapping::shared(&file, 0, page) {
             assert_eq!(whole.len(), page);
         }

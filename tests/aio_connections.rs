@@ -467,7 +467,8 @@ fn a_connect_may_be_dropped_at_each_step() {
                         let connected = match way {
                             Way::Address => {
                                 let request = by_address.accept().await.unwrap();
-                                // A client that is gone does not answer, and the next one waits for its turn.
+                                // A client that has given up never answers, and the server takes the next client
+                                // only when this accept has ended. So its timeout is short.
                                 let (data, time) = (NO_ANSWER, Duration::from_secs(10));
                                 request.accept(&world.poller, world.ready_pair(), &data, time).await.ok()
                             }
@@ -650,7 +651,7 @@ fn a_pair_of_another_queue_is_refused_before_anything_is_asked() {
 /// With threads instead of a runtime, and without any driver.
 #[test]
 fn a_connection_needs_no_runtime() {
-    // A connection that waits for ever would use up the time of the whole program.
+    // This runs on another thread, so that a connection that waits for ever fails only this test.
     let (done, is_done) = std::sync::mpsc::channel();
     thread::spawn(move || {
         connects_without_a_runtime();
@@ -964,7 +965,7 @@ fn the_receives_come_out_although_the_pair_was_not_moved_at_first() {
         let end = timeout(PATIENCE, server.link.closed()).await.unwrap();
         fabric.inject(Fault::VerbFails { verb: Verb::ModifyQp, after: 0, count: 2, errno: libc::ENOMEM });
         assert_eq!(timeout(PATIENCE, server.closed()).await.unwrap(), end);
-        // Not by `timeout`: it polls once more when its time is over.
+        // Do not use `timeout`: it polls the future once more at its deadline, which would hide a missing wake-up.
         let flushed = tokio::select! {
             biased;
             () = sleep(PATIENCE) => panic!("nobody has tried again"),
@@ -989,7 +990,7 @@ fn a_channel_that_fails_once_ends_no_connection() {
         fabric.inject(fails(1));
         assert!(timeout(SHORT, client.next()).await.is_err(), "no message, and no end");
         world.greet(&mut server, &mut client).await;
-        // A channel that goes on failing is an end.
+        // If the channel goes on failing, the connection ends.
         fabric.inject(fails(u32::MAX));
         assert!(matches!(timeout(PATIENCE, client.closed()).await.unwrap(), End::Channel(_)));
         fabric.heal();

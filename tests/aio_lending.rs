@@ -82,7 +82,7 @@ impl<B: Brand> Peers<B> {
             for side in &mut messages {
                 let _ = side.as_mut().poll(context);
             }
-            // Under Miri, the clock advances with the instructions that run, so it says nothing here.
+            // Under Miri, the clock advances with the instructions that run, so `late` can be over without a fault.
             assert!(cfg!(miri) || Pin::new(&mut late).poll(context).is_pending(), "nothing happens any more");
             future.as_mut().poll(context)
         });
@@ -449,7 +449,7 @@ impl<B: Brand> Hostile<B> {
         let buffer = self.peers.buffer(bytes);
         let sent = self.sender.with(|sender| sender.send(buffer)).unwrap();
         let mut messages = self.peers.left.messages.take().unwrap();
-        // On iWARP a send completes before its message arrives.
+        // On iWARP a send completes before its message arrives, so an expected violation can come some time later.
         let nap = if expected.is_some() { PATIENCE } else { Duration::from_millis(5) };
         let nap = self.peers.poller.sleep(nap);
         let violation = self.peers.run(async {
@@ -487,7 +487,7 @@ fn a_hostile_peer_gets_typed_answers_and_nothing_else() {
     hostile.send(&kind(2, |bytes| bytes[15] = 9), Some(Violation::UnknownGrant));
     hostile.send(&kind(2, |bytes| bytes[15] = 1), None);
     hostile.send(&kind(2, |bytes| bytes[15] = 1), Some(Violation::Replayed));
-    // Since the first return, the grant is over. The memory is the program's again only after `ended`.
+    // The first return has ended the grant. But the program gets the memory back only from `ended`.
     assert_eq!(hostile.peers.run(async { lent.ended().await.unwrap() }).1, Over::Returned);
     // The peer answers requests that nobody made, and makes the same offer twice.
     let record = RemoteRegion::<RemoteWrite>::of_peer(8, 8, 1).unwrap().to_bytes();
@@ -514,7 +514,7 @@ fn a_hostile_peer_gets_typed_answers_and_nothing_else() {
     // The peer says goodbye, and sends another request after that.
     hostile.send(&kind(7, |_| ()), None);
     hostile.send(&ask(3, 1), Some(Violation::AfterGoodbye));
-    // A violation that came late would be one more.
+    // This count includes any violation that came after `send` had stopped waiting for one.
     assert_eq!(hostile.peers.left.lending.violations(), 10);
     drop(hostile.receiver);
 }

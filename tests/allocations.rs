@@ -106,7 +106,7 @@ fn count_each_operation(polling: Polling) {
         COUNT.get() - before
     };
     for (name, round) in ROUNDS {
-        // The soft device itself allocates when it is first used.
+        // Warm up: the soft device itself allocates in the first rounds of an operation.
         for _ in 0..20 {
             one(&mut link, round);
         }

@@ -623,7 +623,7 @@ fn a_pair_that_breaks_under_two_threads_gives_each_buffer_once() {
 #[test]
 fn what_is_left_of_a_destroyed_pair_comes_in_one_call() {
     let domain = context().named_domain(Destroyed).unwrap();
-    // If not, the device flushes what is left, and may report it in several polls.
+    // If a pair does not end at once, the device flushes what is left, and may report it in several polls.
     let in_one_call = domain.context().promises().pairs_end_at_once(false);
     for each in [true, false] {
         let Link { left, mut right, mut poller, .. } = Link::new(domain.clone(), 4);

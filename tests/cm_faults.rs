@@ -1031,7 +1031,7 @@ fn an_event_loop_is_not_woken_for_what_nobody_polls() {
     let mut ended = of_client.disconnect().unwrap();
     drop(of_server);
     assert!(is_ready());
-    // A slow thread perhaps finds one more event: the number comes free.
+    // If this thread is slow, the channel may have one more event: the number is free. So poll until none is left.
     assert!(eventually(|| !channel.poll().unwrap() && !readiness.wait(Duration::ZERO).unwrap()));
     assert!(ended.wait_for_number(PATIENCE).unwrap());
     drop((ended, sides));

@@ -209,8 +209,8 @@ fn a_port_is_free_at_once_although_its_connections_go_on() {
     let asking = ask(resolved(&other, at), &mut waiting);
     drop(listener);
     let failed = asking.wait(PATIENCE).unwrap_err();
-    // On iWARP the listener sometimes ends before it has read the request. Then the cause is `PeerGone`; or, if the
-    // kernel has read it, and drops it with the listener, no answer comes.
+    // On iWARP the listener sometimes ends before it has read the request. Then the cause is `PeerGone`. But if the
+    // kernel had already read the request, it drops the request with the listener, and no answer comes.
     let is_dropped = on_hardware() && context().is_iwarp() && matches!(failed.cause, Cause::Unreachable { .. });
     assert!(matches!(failed.cause, Cause::Rejected { .. } | Cause::PeerGone(_)) || is_dropped, "{failed:?}");
     let again = Idle::new(&other).unwrap().bind(at).unwrap();

@@ -170,8 +170,8 @@ fn clients_beyond_the_backlog_ask_again() {
             }
             return;
         }
-        // The first two came late, or a client asked again between two polls. Clients ask again every 4 s, and no pause
-        // is a multiple of that.
+        // Either the first two requests came late, or a client sent its request again while this thread polled. Clients
+        // send it again every 4 s, so no pause is a multiple of 4 s.
         pause *= 3;
         assert!(on_hardware() && pause < PATIENCE, "{} were taken", taken.len());
     }

@@ -38,8 +38,8 @@ fn a_removed_device_tells_each_of_its_identifiers() {
     let [idle_of_datagrams, other] = [(); 2].map(|()| Idle::for_datagrams(&channel).unwrap());
     let of_datagrams = idle_of_datagrams.resolve(at, PATIENCE).unwrap().wait(PATIENCE).unwrap();
     let (late_resolved, bound) = (resolved(), other.bind((address(&context), 0).into()).unwrap());
-    // The kernel tells the identifiers of the removal in the order in which they came to the device. So when this one
-    // knows it, those above know it, too.
+    // The kernel reports a removal to the identifiers in the order in which they came to the device. The identifier of
+    // `asking` comes after those above. So once it has the report, they have it too.
     let asking = resolved().connect(waiting.take(), &Parameters::default(), &ConnectData::none()).unwrap();
     assert!(of_listener.readiness().unwrap().wait(PATIENCE).unwrap(), "the request arrives");
     // The command ends only after all processes, also this one, have closed the device. So the test does not wait for

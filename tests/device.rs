@@ -182,7 +182,7 @@ fn an_environment_in_which_providers_lie_is_refused() {
         }
         #[cfg(feature = "cm")]
         assert!(matches!(interlock::cm::Channel::open(&domain.context()), Err(interlock::cm::CmError::Open(_))));
-        // SAFETY: as above.
+        // SAFETY: the process still runs only this test, so no other thread of it uses the environment.
         unsafe { env::remove_var(name) };
         assert!(domain.completion_queue(8).is_err(), "the provider may have read it meanwhile");
         return is_refused(name);

@@ -326,8 +326,8 @@ fn a_peer_that_does_not_play_is_one_line() {
         stream.write_all(address_of_nobody().as_bytes()).unwrap();
         client.end().failed("retry count exceeded: the peer does not answer");
 
-        // A slow client may see the end of the retries first, and a slow test may name its address too late. So there
-        // are some tries.
+        // On a slow machine the client can fail for another reason first: it runs out of retries, or this test sends
+        // the address too late. So try several times.
         let why = "nothing happened for 1s, while waiting for the acknowledgement of message 0 of 1000";
         let runs_out = (0..10).any(|_| {
             let (client, mut stream) = client_and_stream("1");

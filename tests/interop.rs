@@ -264,7 +264,7 @@ fn an_unreliable_peer_that_is_killed_is_missed() {
         let client = client.has_said("remote address");
         thread::sleep(Duration::from_secs(1));
         server.kill();
-        // A slow client has yet to tell the server that it is connected.
+        // A slow client perhaps has not told the server yet that it is connected. Then it reports this error.
         let is_too_early = "cannot tell the peer";
         client
             .end()

@@ -22,7 +22,7 @@ fn a_destroyed_pair_gives_its_buffers_back_once() {
     link.right.destroy().unwrap();
     let mut out = all(&mut link.poller);
     if !link.domain.context().promises().pairs_end_at_once(false) {
-        // The device flushes the receives, and some of its polls may find nothing although there is something.
+        // The device flushes the receives. A poll may find nothing although completions are there, so keep polling.
         eventually(|| {
             out.extend(all(&mut link.poller));
             out.len() >= ids.len()
@@ -697,10 +697,11 @@ fn a_busy_queue_lets_a_destroyed_pair_leave() {
         let myself = pair.endpoint();
         pair.connect(&myself).unwrap()
     };
-    let (mut busy, mut gone) = (pair(40, 1), pair(4, 4));
+    let many = if cfg!(miri) { 12 } else { 40 };
+    let (mut busy, mut gone) = (pair(many, 1), pair(4, 4));
     let target = domain.register::<interlock::RemoteWrite, _>(vec![0_u64; 1]).unwrap();
     gone.post_receive(domain.buffer(8).unwrap()).unwrap();
-    for buffer in domain.buffers(40, 8).unwrap() {
+    for buffer in domain.buffers(many as usize, 8).unwrap() {
         busy.post_write(buffer, &target.remote()).unwrap();
     }
     gone.destroy().unwrap();
@@ -714,7 +715,7 @@ fn a_busy_queue_lets_a_destroyed_pair_leave() {
     assert!(destroyed, "the queue was busy all the time");
     let success = poller.poll().unwrap().unwrap().check().unwrap();
     drop(success);
-    assert_eq!(queue.room(), 64 - 41);
+    assert_eq!(queue.room(), 64 - (many + 1));
 }
 
 support::also_extended![

@@ -81,7 +81,8 @@ impl<B: Brand + 'static> World<B> {
     async fn end(self) -> ServerReport {
         let report = self.server.shut_down(PATIENCE).await;
         self.place.is_empty(PATIENCE).await.unwrap();
-        // A device may keep the last message of the server if its client has just ended the connection.
+        // A device that does not flush late posts may keep the server's last message if the client has just ended the
+        // connection.
         let must_drain = self.domain.context().promises().late_posts_are_flushed();
         assert!(!must_drain || report.clients.iter().all(|client| client.has_drained), "{report:?}");
         report

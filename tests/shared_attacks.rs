@@ -355,7 +355,7 @@ fn a_failed_creation_never_keeps_a_lease() {
 fn an_id_of_a_destroyed_queue_is_never_the_id_of_another() {
     let mut stage = stage!();
     let mut ids: HashSet<WorkId> = stage.stock(4).into_iter().collect();
-    for round in 1..20 {
+    for round in 1..if cfg!(miri) { 6 } else { 20 } {
         let mut shared = stage.domain.shared_receive_queue(&SharedLimits { receives: 4, grows_to: 0 }).unwrap();
         for _ in 0..4 {
             assert!(ids.insert(shared.post_receive(stage.small()).unwrap()), "round {round}");
@@ -491,7 +491,7 @@ fn left_to_poller() -> [Profile; 2] {
 
 macro_rules! stage_with {
     ($profile:expr) => {{
-        // No device like the second one promises that its extended queues can be used.
+        // The adversary of `left_to_poller` does not promise that its extended queues can be used. Use ordinary ones.
         support::POLLING.set(Polling::Array);
         let fabric = Fabric::manual_with_profile($profile);
         let domain = Context::open_on(&fabric, "dev").unwrap().checked_domain().unwrap();

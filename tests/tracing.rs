@@ -97,7 +97,7 @@ fn fail_and_close<B: Brand>(domain: ProtectionDomain<B>) -> u32 {
     if let Ok(after) = after {
         statuses.push(block_on(after).unwrap_err().into_failure().unwrap().status);
     }
-    // Some devices may report the failure for the other request.
+    // Some devices may report the failed write as flushed, and the failure for the send after it.
     let of_cause = if lacks(Promise::Order) { &statuses[..] } else { &statuses[..1] };
     assert!(of_cause.contains(&Status::RemoteAccess), "{statuses:?}");
     assert_eq!(block_on(left.closed()), interlock::aio::End::Failed(Status::RemoteAccess));

@@ -72,7 +72,7 @@ fn main() -> anyhow::Result<()> {
     }
     serve(&mut of_server, poller)?;
     for client in clients {
-        drop(client.join().expect("no panic")?); // not before: a destroyed pair acknowledges no message
+        drop(client.join().expect("no panic")?); // only after `serve`: a destroyed pair acknowledges no answers
     }
     println!("{CLIENTS} clients had {REQUESTS} answers each, with {CREDITS} requests under way at a time");
     Ok(())

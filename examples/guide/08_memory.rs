@@ -17,7 +17,7 @@ fn main() -> anyhow::Result<()> {
     let domain = context.named_domain(Tour)?;
     let (queue, mut poller) = domain.completion_queue(limits.completions())?;
     let pair = domain.reliable(&queue, &limits)?.into_init(&context.active_port()?)?;
-    drop(queue); // `Exclusive` below allows no handle that could add another pair to its completion queue
+    drop(queue); // with this handle a second pair could be made, so `Exclusive::new` below would fail
     let myself = pair.endpoint();
     let mut pair = pair.connect(&myself)?; // here the pair is its own peer
 

@@ -43,6 +43,6 @@ fn main() -> anyhow::Result<()> {
     pair.post_read(domain.buffer(16)?, &granted.slice(0..16)?)?;
     let Work::Read(seen) = poller.wait(WAIT)?.check()?.into_work() else { bail!("not a read") };
     println!("window: {}", String::from_utf8_lossy(&seen[..9]));
-    let _pages = rest.rejoin_lapsed(bound.dealloc()?)?.deregister()?; // unlike `reclaim`, this works on every device
+    let _pages = rest.rejoin_lapsed(bound.dealloc()?)?.deregister()?; // `rejoin_lapsed` works on every device
     Ok(())
 }

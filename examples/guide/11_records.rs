@@ -39,7 +39,7 @@ fn talk(domain: &ProtectionDomain<Hello>, mut socket: TcpStream, text: &str) -> 
     let port = domain.context().active_port()?;
     let (queue, mut poller) = domain.completion_queue(Limits::default().completions())?;
     let mut pair = domain.reliable(&queue, &Limits::default())?.into_init(&port)?;
-    pair.post_receive(domain.buffer(64)?)?; // now, so that the first message finds it
+    pair.post_receive(domain.buffer(64)?)?; // before `meet`, so that the peer's first message finds a receive
     let mut pair = meet(pair, &mut socket)?;
 
     let mut message = domain.buffer(64)?;

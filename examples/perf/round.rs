@@ -365,7 +365,8 @@ impl Client<'_> {
                 }
             };
             let next = left.min(group);
-            // If the requests completed out of order, a slot is free only when those before it are, too.
+            // A slot is free only when the slots before it are free. So if requests completed out of order, the pool
+            // can have memory although the queue has no room.
             let has_room = u64::from(player.wire.pair().sends_in_flight()) + next <= depth;
             if next > 0 && pool.len() as u64 >= next && has_room {
                 player.wire.pair().batch(|batch| {

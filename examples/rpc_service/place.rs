@@ -53,8 +53,8 @@ impl<B: Brand + 'static> Place<B> {
         by_records: bool,
     ) -> anyhow::Result<Arc<Self>> {
         let port = domain.context().active_port()?;
-        // One half of the room is for the pairs of the server and the other half for those of the clients, because
-        // `both` runs the server and all clients in one place.
+        // Half of the room is for the pairs of the server and half for those of the clients: the command `both` runs
+        // the server and all clients in one place.
         let (queue, poller) = domain.completion_queue(2 * clients * limits.completions())?;
         let poller = SharedPoller::new(poller);
         drop(aio::spawn(poller.driver().context("the poller has a driver")?)?);
@@ -125,7 +125,7 @@ impl<B: Brand + 'static> Place<B> {
                 match channel.connect(&self.poller, to, pair, &ConnectData::none(), PATIENCE).await {
                     Ok(connection) => connection,
                     Err(failed) => {
-                        // On iWARP, the drop of a pair that was not connected in time blocks. So drop the pair on a
+                        // On iWARP, the drop of the pair may block if the connect has timed out. So drop the pair on a
                         // thread that is allowed to block.
                         drop(spawn_blocking(move || drop(failed.value)));
                         return Err(failed.cause.into());

@@ -305,7 +305,7 @@ async fn take_clients<B: Brand + 'static>(
                 Ok(arrival) => {
                     clients.spawn(serve(Arc::clone(&place), arrival, Arc::clone(&handler), stop.clone()));
                 }
-                // The system lacks a resource, and perhaps has it again later.
+                // Perhaps the system lacks a descriptor or memory for now. Try again after a pause.
                 Err(_) => sleep(SHORTEST_PAUSE).await,
             },
             Some(ended) = clients.join_next() => note(ended),

@@ -183,7 +183,8 @@ impl<B: Brand, T: Transport> Closing<B, T> {
             }
         };
         let first_failure = pair.first_failure();
-        // An error is ignored: `poll_drained` kicks again, and gives up if that fails too.
+        // A kick moves the pair to Error, which flushes its requests. An error is ignored: `poll_drained` kicks again,
+        // and gives up if that fails too.
         let mut kicks = Kicks::default();
         let _ = kicks.kick(&mut pair);
         let next_kick = Timer::after(sends.poller(), FLUSH_INTERVAL);
@@ -255,7 +256,7 @@ impl<B: Brand, T: Transport> Ending<B, T> {
                 Ok(Some(marker)) => self.sends.note_next(marker.after(1)),
                 Err(_) => return Poll::Ready(false),
             }
-            // The time begins after the kick. A kick may be slow, and the queue must be polled between two kicks.
+            // The interval starts after the kick. A kick may be slow, and the queue must be polled between two kicks.
             self.next_kick.restart(FLUSH_INTERVAL);
         }
         let slot = self.sends.slot();

@@ -443,7 +443,9 @@ impl Request {
             Went::Failed(failed) => Err(failed),
             Went::Late(accepting) => Err(accepting.give_up(Cause::TimedOut(timeout))),
         };
-        // Drop both before the return: a comment in `connect_with` gives the reason.
+        // Drop both here, and not at the end of the function: the drops can run code of the program. If that code
+        // panics here, `connected` is dropped. At the end `connected` is already being returned, and a panic would leak
+        // `connected`.
         drop((timer, channel));
         connected
     }
@@ -460,7 +462,7 @@ pub(super) struct CmBond {
 
 impl CmBond {
     pub(super) fn end(&mut self) {
-        // An error is ignored: the call fails only if the connection has ended already.
+        // An error is ignored: if the call fails, the drop of `link` still tells the peer that the connection ends.
         let _ = self.link.disconnect();
     }
 

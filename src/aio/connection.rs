@@ -265,8 +265,8 @@ impl<B: Brand, T: Carries<Write>> Connection<B, T> {
         if let found @ Poll::Ready(_) = self.receiver.poll_next(context) {
             return found;
         }
-        // A failure that the poller knows ends the connection too. (The failure may be an uncertain post, after which
-        // no completion comes.)
+        // A pair that takes no more receives is broken, which ends the connection too. `poll_closed` finds this even if
+        // a post of uncertain outcome broke the pair: after such a post, no completion reports the failure.
         let ended = if self.receiver.has_stopped() { self.poll_closed(context) } else { self.poll_link(context) };
         if ended.is_ready() {
             // The pair was moved to Error. That flushes the receives, so look for one again.

@@ -126,7 +126,7 @@ struct Deadline {
 
 impl Deadline {
     fn after(timeout: Duration) -> Self {
-        // By tokio's clock, which a test may stop or move.
+        // This `Instant` is tokio's, so a test can pause or advance the clock.
         Self { at: Instant::now() + timeout.min(LONG), timeout }
     }
 
@@ -441,7 +441,8 @@ pub(super) struct TcpBond {
 impl TcpBond {
     pub(super) fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<End> {
         loop {
-            // The only error is that the runtime of the stream has ended. Then nobody tells the end of the stream.
+            // `poll_read_ready` fails only if the runtime of the stream has ended. After that, nothing could report the
+            // end of the stream, so report it now.
             if ready!(self.stream.poll_read_ready(context)).is_err() {
                 return Poll::Ready(End::Disconnected);
             }

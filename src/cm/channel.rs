@@ -561,7 +561,7 @@ impl Drop for EndEvents<'_> {
 
 impl Drop for Identifier {
     fn drop(&mut self) {
-        // `poll` below wakes tasks, and a waker may panic.
+        // `poll` below wakes tasks, and a waker may panic. Even then, the drop of `end` removes the `MailBox`.
         let end = EndEvents(&self.events);
         if self.raw.ends_with_event() {
             // The peer's answer to the connect or accept of this identifier is perhaps in the channel. If `poll` takes

@@ -101,7 +101,7 @@ impl<K> Idle<K> {
     /// Other errors: the system refused.
     #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
     pub fn set_ack_timeout(&mut self, timeout: AckTimeout) -> Result<(), VerbError> {
-        // Refuse 0: with it, Linux lets this side wait for ever, but not the peer.
+        // Refuse 0, which means for ever. Linux would apply it to this side, and would not tell the peer.
         match timeout.value() {
             0 => Err(VerbError::new("rdma_set_option", libc::EINVAL)),
             value => self.id.raw.set_option(IdOption::AckTimeout(value)),

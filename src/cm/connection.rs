@@ -143,7 +143,7 @@ impl<B: Brand, T: Reliable> Connection<B, T> {
                 Ok(()) => self.link.has_moved_pair = true,
                 // A removed device cannot move the pair.
                 Err(error) if matches!(cause, Cause::DeviceRemoved) || is_of_removed_device(error) => {}
-                // The link keeps the cause for the next call.
+                // The end is not lost: the link keeps the cause, and the next call tries again to move the pair.
                 Err(error) => return Err(error),
             }
         }

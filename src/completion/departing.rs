@@ -13,8 +13,8 @@ use crate::inflight::Quiescent;
 use crate::verb_error::VerbError;
 use std::time::{Duration, Instant};
 
-/// A queue pair that the program has dropped: `queue::pair_end::DepartingPair`. It is a trait, since this layer may not
-/// use that one.
+/// A queue pair that the program has dropped: `queue::pair_end::DepartingPair`. It is a trait, since `completion` may
+/// not use `queue`.
 pub(crate) trait Departing: Send + Sync {
     /// The slots, on this completion queue, of the work queues that must have nothing in flight before the destroy.
     /// Shared receives that the pair has taken cannot be counted; [`SHARED_GRACE`] gives the device time for them.
@@ -160,7 +160,7 @@ mod tests {
 
     fn flush(departure: &mut Departure, count: u32) {
         for _ in 0..count {
-            // As if the time between two flushes had passed.
+            // Move the last flush back in time, so that the next flush is due.
             departure.flushed = departure.flushed.checked_sub(FLUSH_INTERVAL).unwrap();
             departure.flush_if_due();
         }

@@ -1,8 +1,8 @@
 //! The poller of a completion queue, its state, and how it finds the next completion.
 //!
-//! Three files below have what only few polls do. `mail` reads what the control path says of work queues, as the first
-//! poll after a pair was made has to. `gone` returns the requests of work queues that have gone. `unmatched` handles
-//! completions that do not retire the oldest request of a work queue.
+//! Three files below have what only few polls do. `mail` reads the messages of the control path about work queues; the
+//! first poll after a pair was made has to read them. `gone` returns the requests of work queues that have gone.
+//! `unmatched` handles completions that do not retire the oldest request of a work queue.
 //!
 //! ASSUMPTION: where the provider's row in `provider/reviewed.rs` says so, the sends of one work queue complete in the
 //! order of posting.
@@ -52,8 +52,8 @@ pub(super) struct PollerParts {
 impl Finish for PollerParts {
     fn finish(mut self) {
         // The owner of the next poller perhaps never calls `take_leftover`, so from now on the state must keep nothing
-        // for that call. Drop `kept` after `park`, not before: the drop can run code of the program, which may take the
-        // next poller.
+        // for that call. Drop `kept` only after `park`: the drop can run code of the program. If that code calls
+        // `take_poller`, it finds the state that was parked.
         let kept = self.state.stop_keeping();
         self.queue.park(self.state);
         drop(kept);
@@ -381,9 +381,9 @@ impl PollState {
         {
             return Ok(Some(completion));
         }
-        // The slow path: there is mail (for example in the first poll after a pair was made), or the completion is not
-        // a success, or it is out of order. The slow path is a separate function, so that a completion on the fast path
-        // above can stay in registers.
+        // The slow path: there is mail (for example in the first poll after a pair was made), or the next completion is
+        // not a success, is out of order, belongs to a shared receive, or names no request in flight. The slow path is
+        // a separate function, so that a completion on the fast path above can stay in registers.
         let Some((ended, entry)) = self.next_of_any(control, may_poll)? else { return Ok(None) };
         Ok(Some(Completion::new(ended, entry)))
     }

@@ -192,8 +192,8 @@ impl<B> Source for Waiting<'_, B> {
                 return Ok(());
             }
             // No event came: a signal or the end of `nap` ended the sleep. Do not return yet: the caller would poll,
-            // and would find completions that are not solicited. Arm the queue again, because a soft device runs its
-            // timers only in calls of a verb.
+            // and would find completions that are not solicited. Arm the queue again: a soft device runs its timers
+            // only in calls of verbs, and arming is such a call.
             self.poller.request_event(self.wake_for)?;
         }
     }

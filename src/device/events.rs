@@ -223,7 +223,7 @@ impl AsyncEvents {
                 Ok(Taken::Nothing) if fatal.load(Ordering::Relaxed) => return Err(EventsError::DeviceGone),
                 Ok(Taken::Nothing) => return Ok(None),
                 // The kernel answers `EIO` after the device was removed. If `DeviceFatal` was not reported yet, report
-                // it now, instead of the `EIO`. Otherwise return an error.
+                // it now, instead of the `EIO`. After that, return `DeviceGone`.
                 Err(error) if error.errno() == libc::EIO => {
                     if fatal.load(Ordering::Relaxed) {
                         return Err(EventsError::DeviceGone);

@@ -155,7 +155,7 @@ mod tests {
         let mut lines = HashSet::new();
         let mut last = None;
         let mut neighbours = 0;
-        let (rounds, longest) = if cfg!(miri) { (20, 100) } else { (3000, 1500) };
+        let (rounds, longest) = if cfg!(miri) { (10, 100) } else { (3000, 1500) };
         for round in 0..rounds {
             for length in [3, 2, longest] {
                 if length == longest && round % 100 != 0 {

@@ -153,8 +153,9 @@ impl Entry {
         const { assert!(mem::align_of::<T>() > TAG) };
         // The low bits are zero, so adding the tag sets them. (`map_addr` costs two instructions more.)
         let tagged = pointer.as_ptr().wrapping_byte_add(tag).cast();
-        // SAFETY: `tag` is at most `TAG`, which is less than the alignment of `T` (asserted above). `T` is not empty,
-        // so its size is at least its alignment. So `tagged` points into the object of `pointer`, and is not null.
+        // SAFETY: `tag` is at most `TAG`, which is less than the alignment of `T` (asserted above). `T` is a
+        // descriptor, a list or a window, so it is not zero-sized, and its size is at least its alignment. So `tagged`
+        // points into the object of `pointer`, and is not null.
         Self { tagged: ObjectPtr(unsafe { NonNull::new_unchecked(tagged) }) }
     }
 

@@ -344,7 +344,8 @@ impl<'q> PolledQueue<'q> {
     unsafe fn new(cq: *mut ibv_cq, to: *mut ibv_wc) -> (Self, &'q mut [ibv_wc; BATCH]) {
         // SAFETY: `cq` is alive (caller), so it is not null.
         let cq = unsafe { NonNull::new_unchecked(cq.cast()) };
-        // SAFETY: `to` points to `BATCH` completions (caller). They consist of numbers, so any bytes are valid.
+        // SAFETY: `to` points to `BATCH` completions that nobody else uses (caller). They consist of numbers, so any
+        // bytes are valid.
         (Self { cq, queue: PhantomData }, unsafe { &mut *to.cast() })
     }
 

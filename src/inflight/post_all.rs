@@ -44,9 +44,10 @@ fn all_in_session<B: Brand, X, M: Postable<B>, K>(
     let count = items.len();
     let mut pending = PendingPosts::new(queue, &[]);
     let mut items = Items::new(items);
-    // If there are 1 to `STAGED` items, and their cells in the ledger are contiguous (one row), one session posts all
-    // of them. Otherwise, also for 0 items, a batch posts them. The session may take the queue's last free slot. The
-    // request in that slot must be signalled: it is the last request below, which is always signalled.
+    // One session posts all items if there are 1 to `STAGED` of them, the queue has room for all, and their cells in
+    // the ledger are contiguous (one row). Otherwise, also for 0 items, a batch posts them. The session may take the
+    // queue's last free slot. The request in that slot must be signalled: it is the last request below, which is always
+    // signalled.
     if count.wrapping_sub(1) >= STAGED.min(pending.room_in_row() as usize) {
         return go_on(pending, items, make, None);
     }

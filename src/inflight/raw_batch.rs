@@ -265,9 +265,9 @@ impl<'env, B> RawBatch<'_, 'env, B> {
     fn signal_last(&mut self, before: WorkId) -> usize {
         let added = self.added_since(before);
         if added != 0 {
-            // The newest request is pending, as `signal_newest` requires. Before the end of a batch, the doorbell rings
-            // only to make room for a request. Either that request is added after the doorbell, or `signal_last` is not
-            // called.
+            // The newest request is still pending, as `signal_newest` requires. Before the end of a batch, the doorbell
+            // rings only to make room for another request. If there is room then, that request is added, and is now the
+            // newest one. If there is no room, the callers do not call `signal_last`.
             self.pending.signal_newest();
         }
         added

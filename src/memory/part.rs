@@ -341,7 +341,8 @@ fn let_go(part: ManuallyDrop<Part>) {
     }
 }
 
-/// `shelf` keeps the shelf alive. The part may not: once it is home, others may free it.
+/// `shelf` is a reference of this call, which keeps the shelf alive. The part's own reference does not: once the part
+/// is home, others may free the part.
 #[cold]
 #[inline(never)]
 fn put_in_turn(shelf: Arc<Shelf<Descriptor>>, spot: u32) -> bool {

@@ -337,7 +337,7 @@ enum Aftermath {
 }
 
 impl Aftermath {
-    /// That of a registration with these rights.
+    /// The aftermath of a registration with these rights.
     fn of(domain: &DomainInner, rights: sys::ibv_access_flags) -> Self {
         let has = |right: sys::ibv_access_flags| rights.0 & right.0 != 0;
         match domain.context.promises().quirks.deregisters_early {
@@ -375,7 +375,7 @@ impl Registration {
             // keeps the dma-buf alive.
             Some(Exported { fd, offset }) => unsafe { provider.reg_dmabuf_mr(pd, offset, len, iova, fd, rights) },
         }?;
-        // SAFETY: the object is registered (0), so its struct is alive; providers write the keys only when they
+        // SAFETY: the object was registered just now, so its struct is alive; providers write the keys only when they
         // register memory.
         let mr = unsafe { raw.as_ref() };
         let (lkey, rkey, domain) = (Lkey(mr.lkey), Rkey(mr.rkey), Arc::clone(domain));
@@ -413,14 +413,16 @@ impl Registration {
         Ok(())
     }
 
-    /// Leaks what the registration is over, for the life of the process. If the device still has the registration, it
-    /// stays, too, and its domain with it.
+    /// Reports a leak for the life of the process, after [`end`](Self::end) has failed. If the device still has the
+    /// registration, leaks the domain, too, which the registration needs.
     fn leak(&self, what: &'static str, error: VerbError) {
         if self.raw.is_some() {
             mem::forget(Arc::clone(&self.domain));
         }
         if self.aftermath == Aftermath::Reads && self.raw.is_none() {
-            // The program cannot do anything about it, and docs/providers.md says so: standard error is not for that.
+            // The registration has ended, but reads that peers have begun may go on, so the memory is never freed.
+            // Trying again does not help, and docs/providers.md describes this leak. So tell only the subscriber, and
+            // print nothing.
             trace::leaked("memory that peers could read", &error);
         } else {
             note_leak(what, error);
@@ -591,8 +593,8 @@ impl Drop for RegionInner {
                 }
             }
             Ok(None) => (),
-            // Perhaps the device still uses the memory, so nothing is freed. The fields are dropped after this
-            // function: dropping a `Registration` keeps the memory registered, and dropping a `HeldOwner` leaks the
+            // Perhaps the device or a peer still uses the memory, so nothing is freed. The fields are dropped after
+            // this function: dropping a `Registration` ends no registration, and dropping a `HeldOwner` leaks the
             // owner.
             Err(error) => self.registration.leak("a memory region", error),
         }
@@ -637,8 +639,9 @@ impl<'env, H> Lending<'env, H> {
     /// has returned `Ok`. The handle and what is made of it are not used after that.
     pub(crate) unsafe fn start(self, domain: &Arc<DomainInner>) -> Result<(Loan, H), RegisterFailure> {
         let Self { span, is_exposed, handle, .. } = self;
-        // At the end of the scope, borrowed memory goes back to its owner, and no peer may reach it then. Whether that
-        // can be had must be known now.
+        // At the end of the scope, borrowed memory goes back to its owner, and no peer may reach the memory then. If
+        // the provider cannot ensure that, refuse now: at the end of the scope, the only way out is to abort. For
+        // writes, call `finish_copies` once, to see whether it works on this machine.
         match Aftermath::of(domain, span.rights) {
             Aftermath::Nothing => {}
             Aftermath::Writes => {

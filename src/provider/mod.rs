@@ -154,8 +154,8 @@ pub(crate) trait Provider: fmt::Debug + Send + Sync {
     ) -> Result<NonNull<sys::ibv_mr>, VerbError>;
     /// `ibv_dereg_mr`. Fails while a window is bound to the region.
     unsafe fn dereg_mr(&self, mr: NonNull<sys::ibv_mr>) -> Result<(), VerbError>;
-    /// Waits until no write of a peer to a region of the domain that has ended is still being copied. Only providers
-    /// whose `ibv_dereg_mr` does not wait for that need this (`Quirks::deregisters_early`).
+    /// Waits until the device has stopped copying writes of peers into regions of the domain that have ended. Only
+    /// providers whose `ibv_dereg_mr` does not wait for these writes need this (`Quirks::deregisters_early`).
     unsafe fn finish_copies(&self, pd: NonNull<sys::ibv_pd>) -> Result<(), VerbError>;
 
     /// `ibv_alloc_mw`: a window that is bound to nothing.

@@ -108,7 +108,8 @@ impl Device<'_> {
 fn find<R>(mut f: impl FnMut(Device<'_>) -> Option<R>) -> Result<Option<R>, VerbError> {
     let mut count = 0;
     let list = {
-        // The first call does what `ibv_fork_init` does if the environment asks for it.
+        // The first `ibv_get_device_list` calls `ibv_fork_init` if `RDMAV_FORK_SAFE` or `IBV_FORK_SAFE` is set. So hold
+        // the lock under which `ibv_fork_init` must run.
         let _held = lock(&IS_FORK_INIT_FORBIDDEN);
         // SAFETY: `count` is writable.
         non_null("ibv_get_device_list", unsafe { sys::ibv_get_device_list(&mut count) })
@@ -251,9 +252,9 @@ macro_rules! verbs_that_make {
 impl Provider for RdmaCore {
     /// Only soft iWARP needs this.
     ///
-    /// ASSUMPTION: it looks at the registration of the target and copies the bytes in one read-side critical section of
-    /// RCU (`siw_qp_llp_data_ready` holds `sk_callback_lock` meanwhile), and `membarrier` waits until all such sections
-    /// have ended.
+    /// ASSUMPTION: soft iWARP looks at the registration of the target and copies the bytes in one read-side critical
+    /// section of RCU (`siw_qp_llp_data_ready` holds `sk_callback_lock` meanwhile), and `membarrier` waits until all
+    /// such sections have ended.
     unsafe fn finish_copies(&self, _: NonNull<sys::ibv_pd>) -> Result<(), VerbError> {
         crate::os::wait_for_critical_sections()
             .map_err(|error| VerbError::new("membarrier", error.raw_os_error().unwrap_or(libc::EIO)))

@@ -374,7 +374,7 @@ impl UntypedPair {
             shared: shared.cloned(),
             domain: Arc::clone(domain),
         };
-        // From here on, an early return drops the core, which destroys the pair.
+        // From here on, an early return drops the core, which destroys the pair or leaves it to its poller.
         if limits.posting.is_in_sessions() {
             if core.raw.posting() != limits.posting {
                 // The pair lacks a function of `ibv_wr_*` that its requests would call, so it cannot post in sessions.

@@ -70,7 +70,7 @@ impl<B: Brand, T: Transport> QueuePair<B, Errored, T> {
         let ours = [&self.inner.core.send_queue, &self.inner.core.receive_queue].map(Arc::as_ptr);
         let strays = pollers.iter().any(|poller| !ours.contains(&Arc::as_ptr(poller.queue())));
         let deadline = Instant::now().checked_add(timeout);
-        // The first round kicks at once.
+        // The first kick (see `Kicks`) comes in the first round.
         let (mut next_kick, mut kicks) = (Instant::now(), Kicks::default());
         let source = loop {
             if mixes {

@@ -37,8 +37,8 @@ impl Departing for DepartingPair {
     fn slots(&self) -> [Option<usize>; 2] {
         let Places { send, receive } = &self.places;
         // `Teardown::Polled` requires that all sends complete before the pair is destroyed, so the library signals all
-        // of them. With another `teardown` the last sends can be unsignalled. Such sends never complete, so the poller
-        // must not wait for them.
+        // of them. With another `teardown` the last sends can be unsignalled. If such sends succeed, they never
+        // complete, so the poller must not wait for them.
         let waits_for_sends = self.sends_on.is_none() && self.domain.context.promises().teardown == Teardown::Polled;
         [waits_for_sends.then(|| send.slot()), Some(receive.slot())]
     }
@@ -66,10 +66,10 @@ impl Departing for DepartingPair {
 
     fn into_remains(self: Box<Self>, quiescent: &Quiescent) -> Remains {
         let Self { raw, places: Places { send, receive }, sends_on, .. } = *self;
-        // Drop `raw` first: it holds the handles of both completion queues. If `sends_on` is the last reference to its
-        // queue, the drop of `sends_on` destroys that queue. The destroy fails, and the queue is leaked, while `raw`
-        // holds its handle. The shared receive queue stays in `self` until the end of this function, so it outlives
-        // `raw`.
+        // Drop `raw` before `sends_on`: `raw` holds the handles of both completion queues. If `sends_on` is the last
+        // reference to its queue, the drop of `sends_on` destroys that queue. If `raw` still held the handle of the
+        // queue, the destroy would fail, and the queue would be leaked. The shared receive queue stays in `self` until
+        // the end of this function, so it outlives `raw`.
         drop(raw);
         let [send, receive] =
             [send, receive].map(|place| Orphan { place, keeps_lease: None, quiescent: quiescent.clone() });
@@ -110,7 +110,7 @@ pub(super) fn destroy(
         // No request may name a window that is freed. So reset the pair first: the reset ends its requests, and a pair
         // in Reset takes no posts. If the reset or a later step fails, the program keeps the pair, so poison `status`,
         // which then refuses posts. (Where `pairs_can_be_reset` is false, the reset may leave requests in flight.
-        // Windows are no barriers there, so a freed window gives no memory back.)
+        // Windows are no barriers there: only the end of the whole region gives memory back, not the end of a window.)
         status.poison();
         reset(raw, domain)?;
         raw.free_windows()?;

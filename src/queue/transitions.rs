@@ -301,7 +301,8 @@ impl<B: Brand, T: Transport> QueuePair<B, SendQueueDrain, T> {
     #[doc(alias = "into_rts")]
     pub fn resume(self) -> Result<QueuePair<B, ReadyToSend, T>, TransitionError<Self>> {
         // A failed send may have moved a pair of an unreliable transport from Send Queue Drain to Send Queue Error. The
-        // call below moves such a pair to Ready To Send, too, and not every provider allows that.
+        // call below would move such a pair to Ready To Send, too. With some providers, no pair may be used again after
+        // Send Queue Error.
         if T::TYPE != ibv_qp_type::IBV_QPT_RC
             && let Err(source) = self.inner.core.can_be_used_again()
         {

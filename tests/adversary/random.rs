@@ -325,7 +325,8 @@ impl<B: Brand> World<'_, B> {
     /// Ends all pairs, and waits for the requests in flight.
     fn settle(&mut self) {
         self.pairs.clear();
-        // irdma keeps a pair that has a late post until its completion queue is dropped.
+        // With this profile, a request that is posted after its pair has failed is not flushed. The poller keeps such a
+        // pair until the completion queue is dropped.
         let forgets = self.profile == Profile::Irdma;
         let sure = !forgets && !posts_fail(self.profile) && !objects_die(self.profile);
         let deadline = Instant::now() + if sure { PATIENCE } else { Duration::from_millis(100) };

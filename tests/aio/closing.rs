@@ -113,7 +113,8 @@ fn late_post(is_forgotten: bool) {
     } else {
         drop(posted)
     }
-    // `left` first: the driver does not wait for a pair that is dropped when it has given up the other.
+    // Drop `left` first. Once the driver has given up the pair of `sender`, it ends without waiting for a pair that is
+    // dropped later.
     drop((left, sender, receiver, poller));
     ended.recv_timeout(PATIENCE).expect("the driver ends").unwrap();
     assert_eq!(queue.room(), 64 - 8, "nobody has waited for the request");
@@ -127,7 +128,7 @@ fn late_post(is_forgotten: bool) {
 /// A receive whose post was uncertain may never come out. The reader learns of it by itself.
 #[test]
 fn the_reader_of_a_connection_learns_that_a_receive_was_uncertain() {
-    // This device refuses posts without saying what it has queued.
+    // If a post fails on this device, the device may have queued the request all the same.
     let fabric = Fabric::with_profile(Profile::Adversary(0));
     let domain = interlock::Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap();
     let Link { domain, poller, left, right: _right, .. } = Link::new(domain, 4);

@@ -319,7 +319,7 @@ fn a_future_that_is_forgotten_loses_no_request_of_another() {
     let sender = &mut tasks.left.0;
     let buffer = || tasks.domain.buffer(8).unwrap();
     // These are enough rounds for the requests to go around the ring of the send queue more than once.
-    for round in 0..40 {
+    for round in 0..if cfg!(miri) { 14 } else { 40 } {
         if round % 3 == 0 {
             let mut lost = sender.write(buffer(), &remote).unwrap();
             if round % 2 == 0 {
@@ -339,7 +339,7 @@ fn an_answer_waits_for_a_future_that_is_polled_late() {
     let (region, remote) = target(&tasks.domain);
     let sender = &mut tasks.left.0;
     let late: Vec<_> = (0..3).map(|_| sender.write(tasks.domain.buffer(8).unwrap(), &remote).unwrap()).collect();
-    for _ in 0..40 {
+    for _ in 0..if cfg!(miri) { 12 } else { 40 } {
         block_on(sender.write(tasks.domain.buffer(8).unwrap(), &remote).unwrap()).unwrap();
     }
     for posted in late {
@@ -554,7 +554,7 @@ fn many_threads_lose_nothing() {
     let mut tasks = tasks!();
     let driver = tasks.drive();
     let (region, remote) = target(&tasks.domain);
-    let rounds = if cfg!(miri) { 20 } else { 2000 };
+    let rounds = if cfg!(miri) { 10 } else { 2000 };
     thread::scope(|scope| {
         for side in [&mut tasks.left.0, &mut tasks.right.0] {
             let domain = &tasks.domain;

@@ -47,13 +47,14 @@ fn the_rest_of_a_write_never_reaches_memory_whose_region_has_ended() {
 fn the_rest_of_a_write_on(profile: Profile) {
     let (fabric, domain) = own_device!(Fabric::with_profile(profile));
     let exposed = || domain.register::<RemoteWrite, _>(vec![1_u64; 8]).unwrap();
-    // The device goes on with what it has begun whenever a verb is called.
+    // The device continues an unfinished write whenever a verb is called.
     let verbs = || (0..3).for_each(|_| drop(domain.completion_queue(8).unwrap()));
     let mut memory = exposed().deregister().unwrap();
     memory.fill(7);
     verbs();
     assert_eq!(memory, [7; 8]);
-    // The library cannot wait for the rest at first, and then it can.
+    // `membarrier` fails twice. Then the library cannot wait for the rest of a write, and the region stays. The third
+    // call succeeds.
     fabric.inject(Fault::VerbFails { verb: Verb::Membarrier, after: 0, count: 2, errno: libc::EINVAL });
     let error = exposed().deregister().unwrap_err();
     assert_eq!((error.source.verb(), error.source.errno()), ("membarrier", libc::EINVAL));
@@ -62,7 +63,7 @@ fn the_rest_of_a_write_on(profile: Profile) {
     memory.fill(7);
     verbs();
     assert_eq!(memory, [7; 8]);
-    // Each thread makes the device go on with what it has begun for the other one.
+    // The verbs of each thread also continue unfinished writes to the memory of the other thread.
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -76,7 +77,7 @@ fn the_rest_of_a_write_on(profile: Profile) {
             });
         }
     });
-    // It never can.
+    // `membarrier` always fails from here on, so the memory is never given back.
     fabric.inject(fails_for_ever(Verb::Membarrier));
     let lease = domain.lease::<RemoteWrite, _>(vec![1_u64; 8], Duration::from_secs(60)).unwrap();
     drop((lease.end().unwrap_err(), exposed()));

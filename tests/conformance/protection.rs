@@ -137,7 +137,8 @@ fn c103_a_peer_that_serves_no_reads_refuses_them() {
 
 #[test]
 fn c109_a_receive_that_comes_a_second_late_is_waited_for() {
-    // The peer answers that it has no receive. The time for an answer at all is long, for machines that are slow.
+    // The peer answers receiver-not-ready, so the sender waits for the receive. The ACK timeout is long, so that a slow
+    // machine does not exceed it.
     let slow = ConnectAttributes { timeout: 18.try_into().unwrap(), ..ConnectAttributes::default() };
     let mut link = link!(4, slow);
     link.left.post_send(message(&link.domain, b"patient")).unwrap();

@@ -223,7 +223,7 @@ fn a_device_that_cannot_resize_leaves_the_queue_as_it_was_and_one_that_fails_end
     assert!(matches!(link.poller.resize(64), Err(ResizeError::Failed(_))));
     assert_eq!(link.queue.capacity(), 8);
     assert!(matches!(link.poller.poll(), Err(PollError::Failed)));
-    // The device would resize it now.
+    // The device would now accept a resize, but a queue that has failed stays unusable.
     assert_eq!(link.poller.resize(64), Err(ResizeError::Unusable(PollError::Failed)));
     assert_eq!(link.queue.capacity(), 8);
 }

@@ -1,6 +1,6 @@
 //! Comparisons of domains at run time: without one of them, the tests that rest on it fail, and no others.
 
-use super::write;
+use super::{change, copy_package};
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -81,7 +81,8 @@ fn without_its_comparison_each_mix_up_passes() {
     let library = folder.join("library");
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     for Unchecked { without, changes, tests } in UNCHECKED {
-        write(&root, &library, without, changes);
+        copy_package(&root, &library);
+        change(&library, without, changes);
         let output = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()))
             .args(["test", "--offline", "--quiet", "--no-default-features", "--features", "soft", "--test", "checked"])
             .args(["--", "--format=pretty", "--test-threads=1"])

@@ -43,8 +43,8 @@ fn link_with<B: Brand>(domain: &ProtectionDomain<B>, limits: Limits) -> Option<L
     };
     assert_eq!(left.limits().posting, posting);
     let right = pair().unwrap().into_init(&port).unwrap();
-    // If soft-RoCE sends a fenced read again, it can stop for ever (it deviates in C062). So it waits a second for an
-    // answer.
+    // Soft-RoCE can stop for ever when it sends a fenced request again (it deviates in C062). So the ACK timeout is one
+    // second, which makes this unlikely.
     let slow = ConnectAttributes { timeout: 18.try_into().unwrap(), ..ConnectAttributes::default() };
     let (left, right) = connect_to_each_other(domain, left, right, &slow);
     Some(Link { domain: domain.clone(), port, queue, poller, left, right })

@@ -63,7 +63,7 @@ fn inline_bytes_arrive_and_stay_the_programs() {
             bytes.fill(0xee);
             let target = region.remote().slice(40..64).unwrap();
             let last = link.left.post_write(Inline(&[round as u8; 24]), &target).unwrap();
-            // Perhaps `success_of` has already dropped the completion of the send above. If not, it comes too.
+            // The completion of the send above comes here too, unless `success_of` has already dropped it. Skip it.
             let mut left = vec![id, last];
             while !left.is_empty() {
                 let success = next(&mut link.poller);

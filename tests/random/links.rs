@@ -541,7 +541,7 @@ impl Stage<Test> for World {
 
 #[test]
 fn random_calls_end_as_the_model_says() {
-    // This test connects pairs again and again.
+    // This test connects pairs again and again, by the record of the peer and without rdma_cm.
     if lacks_need(Need::Records) {
         return;
     }

@@ -350,7 +350,7 @@ trait Stage<B: Brand> {
         for<'p> &'p Port: Into<T::InitAttributes>,
     {
         // A pair on a shared receive queue has no receives of its own, but it has perhaps taken shared receives. The
-        // library does not know, so it must refuse the first `into_init`.
+        // library cannot tell whether it has taken any, so it must refuse the first `into_init`.
         let in_flight = !over(self) || reset.limits().receives == 0;
         let port = self.port().clone();
         match reset.into_init(&port) {

@@ -184,7 +184,7 @@ impl Attempt {
             Found::Failed(cause) => match cause {
                 Cause::Call(_) => at.is_failed_call(cause) && self.yes.is_some(),
                 Cause::Rejected { reason, data } => self.may_be_rejected(*reason, data, at),
-                // The rejection comes while the client establishes, or, on iWARP, while TCP connects it.
+                // The rejection comes while the client establishes the connection or, on iWARP, while TCP connects.
                 Cause::PeerGone(_) if !at.is_stepped => self.server_has_ended() || at.is_iwarp && self.may_find_nobody,
                 Cause::Unreachable { status } => {
                     *status == -libc::ETIMEDOUT && (at.is_silence_since(self.at) || at.has_siw_given_up(self.at))
@@ -244,7 +244,8 @@ impl Attempt {
                 }
                 Cause::Unreachable { status } => *status == -libc::ETIMEDOUT && at.is_silence_since(yes.at),
                 Cause::DeviceRemoved => at.is_removed,
-                // The client establishes the connection and leaves. The second message may overtake the first.
+                // The client has established the connection and ended it. The message about the end may overtake the
+                // message that establishes the connection.
                 Cause::Disconnected if !at.is_stepped && !at.is_iwarp => {
                     matches!(self.client, Client::Left | Client::Gone | Client::Unsure)
                 }

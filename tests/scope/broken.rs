@@ -60,7 +60,7 @@ fn a_pair_that_a_scope_broke_is_connected_again() {
     if lacks_need(Need::Reset) {
         return;
     }
-    // A slow device flushes the request too late, and then the pair is reset or destroyed. So it has some tries.
+    // If a slow device flushes the request too late, the scope resets or destroys the pair. So try several times.
     let found = (0..5).find_map(|_| {
         let mut wire = wire!();
         let mut buffer = [0_u8; 8];
@@ -158,7 +158,7 @@ fn a_peer_that_is_silent_costs_the_time_of_the_scope_and_the_connection() {
 
 #[test]
 fn a_flush_that_comes_late_is_waited_for() {
-    // A slow thread asks for the flush too late, and then the pair is reset. So it has some tries.
+    // If this thread is slow, the scope asks for the flush too late, and resets the pair. So try several times.
     let is_waited_for = (0..5).any(|_| {
         let (fabric, mut wire) = wire!(Fabric::new());
         fabric.inject(Fault::FlushWithheld);

@@ -68,7 +68,8 @@ fn forgotten_tickets_keep_places_until_the_scope_ends() {
                 let lent = scope.lend(&bytes)?;
                 for _ in 0..2 * DEPTH {
                     let ticket = match scope.post_write(lent.clone(), &remote) {
-                        // A write that was overtaken still holds its slot, and all slots after it.
+                        // Without this promise, a write that was overtaken keeps its slot and all slots after it, so
+                        // the queue can be full here.
                         Err(PostError::QueueFull(_)) if lacks(Promise::Order) => return Ok(()),
                         posted => posted?,
                     };
@@ -113,7 +114,7 @@ fn forgotten_tickets_keep_places_until_the_scope_ends() {
                 scope.wait_any(PATIENCE)?;
             }
             scope.wait_for(last, Duration::ZERO)?;
-            // On some devices, the last one may overtake others.
+            // On some devices, the write of `last` may complete before older writes.
             while lacks(Promise::Order) && scope.wait_any(SHORT).is_ok() {}
             assert!(matches!(scope.wait_any(Duration::ZERO), Err(WaitError::TimedOut(_))));
             Ok::<_, InScopeError>(())

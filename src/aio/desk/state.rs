@@ -135,8 +135,8 @@ impl<B> State<B> {
     ) -> Attempt<R> {
         loop {
             let settled = self.settle_all(budget, after);
-            // The caller runs `after` before `ready` takes anything: an entry of `after` can panic, and what was taken
-            // would be lost.
+            // Let the caller run `after` first: an entry of `after` can panic. If `ready` took something before, the
+            // panic would lose it.
             if !after.is_empty() {
                 return Attempt::Again;
             }
@@ -274,8 +274,8 @@ impl<B> State<B> {
             match self.settle_all(budget, after) {
                 Settled::Done => {}
                 Settled::NoRoom => return Attempt::Again,
-                // The caller runs `after` before the wakers are taken: an entry of `after` can panic, and the wakers
-                // would be lost.
+                // Let the caller run `after` first: an entry of `after` can panic. If the wakers were taken before, the
+                // panic would lose them.
                 Settled::Failed(_) if !after.is_empty() => return Attempt::Again,
                 Settled::Failed(error) => return Attempt::Failed(error, self.take_wakers()),
             }

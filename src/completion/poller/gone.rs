@@ -101,8 +101,8 @@ impl PollState {
     /// earlier: then the device may still use the memory in flight.
     pub(in crate::completion) fn settle(&mut self, control: &Control) -> bool {
         self.read_mail(control);
-        // A faulty device could give completions for ever, so the number of polls is limited. A correct device has no
-        // more completions than the capacity, so this number is large enough.
+        // Each round takes out at least one request, and at most `capacity` requests are in flight here, so this limit
+        // is large enough. Completions that name no request do not count: `with_next` skips them.
         let mut polls = control.room().capacity().saturating_mul(2).saturating_add(64);
         while polls > 0
             && self.needs_completions()

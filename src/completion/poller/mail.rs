@@ -22,8 +22,9 @@ impl PollState {
         if !may_poll {
             return Ok(Found::Nothing);
         }
-        // Read the mail before the poll. The device was done with each orphan before the mail about that orphan was
-        // sent. So if the poll finds the queue empty, no completion of an orphan in this mail is left.
+        // Read the mail before the poll. The device was done with each orphan (a work queue that is gone) before the
+        // mail about that orphan was sent. So if the poll finds the completion queue empty, no completion of an orphan
+        // in this mail is left.
         self.read_mail(control);
         let any = self.poll_device(control)?;
         // Each waiting orphan has a count: an upper limit of how many completions in the completion queue are older

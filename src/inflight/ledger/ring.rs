@@ -191,8 +191,8 @@ impl<T> LedgerPtr<T> {
         // SAFETY: the place of the sole value is used only if `is_oldest`. Then `id` is the oldest id, and its cell
         // belongs to the end that calls `take` (caller). So that place belongs to the same end (ledger 3).
         let sole = if is_oldest { self.sole.with_mut(|sole| unsafe { (*sole).take() }) } else { None };
-        // SAFETY: the value is not the sole value, so its cell holds it (ledger 0). The cell belongs to the end that
-        // calls `take` (caller).
+        // SAFETY: this runs only if `sole` is `None`. Then the value is not the sole value, so its cell holds it
+        // (ledger 0). The cell belongs to the end that calls `take` (caller).
         sole.unwrap_or_else(|| unsafe { self.cell(id).take() })
     }
 }

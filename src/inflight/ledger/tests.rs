@@ -73,7 +73,8 @@ fn a_value_alone_comes_out_once_whichever_way_it_is_taken() {
             let mut prefix = retirer.lend().prefix_to(done(id))?;
             // The first `row_to` takes nothing out, so the second one lends the same row.
             let len = prefix.row_to(after(id, 1)).len();
-            // SAFETY: the value is in flight, and the copy in the cell is not used any more.
+            // SAFETY: the value is in flight, so its cell belongs to this retirer. `take` leaves a copy of the value in
+            // the cell. Nobody takes that copy, because `took` gives the cell back to the poster.
             let value = unsafe { prefix.row_to(after(id, 1))[0].take() };
             prefix.took(1);
             (len == 1).then_some(value)
@@ -151,9 +152,10 @@ fn what_is_taken_in_a_row_is_accounted_for_when_its_taker_panics() {
 
 #[test]
 fn ids_come_round_without_confusion() {
-    let first = NAME.wrapping_sub(100 * STEP);
+    let rounds: u32 = if cfg!(miri) { 40 } else { 200 };
+    let first = NAME.wrapping_sub(u64::from(rounds) / 2 * STEP);
     let (mut poster, mut retirer) = new(4, first);
-    for round in 0..200 {
+    for round in 0..rounds {
         let (id, later) = (poster.next_id(), poster.id_after(1));
         poster.try_push(round).unwrap();
         poster.try_push(round).unwrap();
@@ -350,7 +352,7 @@ impl Dice {
 fn any_mix_of_what_the_two_ends_do_keeps_values_and_order() {
     use std::collections::VecDeque;
     use std::rc::Rc;
-    for seed in 0..if cfg!(miri) { 12 } else { 400 } {
+    for seed in 0..if cfg!(miri) { 6 } else { 400 } {
         let mut dice = Dice(seed);
         let depth = 1 + dice.roll(5);
         let (mut poster, mut retirer) = new::<Rc<u32>>(depth, NAME.wrapping_sub(u64::from(dice.roll(40)) * STEP));

@@ -168,7 +168,7 @@ impl SendQueue {
             return Err(self.no_room(back(request.into_request())));
         };
         // SAFETY: the pair is in a state that sends (0 of `WorkQueue`), and nobody else posts (`&mut`). No session is
-        // open: an open session would borrow this queue.
+        // open: whoever opens a session borrows this queue until the session is closed.
         let mut session = unsafe { sessions.open() };
         let (call, entry) = Call::of(request, last);
         slot.push(entry);
@@ -600,7 +600,7 @@ impl SendQueue {
         }
         if let Some(sessions) = self.sessions() {
             // SAFETY: the pair is in a state that sends (0 of `WorkQueue`), and nobody else posts (`&mut`). No session
-            // is open: an open session would borrow this queue.
+            // is open: whoever opens a session borrows this queue until the session is closed.
             let session = unsafe { sessions.open() };
             // The session has no requests, so a failure of `complete` does no harm.
             let _ = session.complete();

@@ -451,7 +451,8 @@ impl OwnedId {
     fn destroy(self, _: &Library) -> bool {
         let Ok(id) = self.alive("rdma_destroy_id") else { return true };
         // SAFETY: the identifier is alive, nobody else destroys it, and this is its last use (0). Each of its events
-        // that was taken is acknowledged: both happen under one hold of the lock, and this function holds the lock now.
+        // that was taken is acknowledged: between the two, `Handle::take` keeps the lock and destroys nothing, and this
+        // function holds the lock.
         let result = unsafe { sys::rdma_destroy_id(id) };
         checked("rdma_destroy_id", result).map_err(|error| note_leak("an identifier of rdma_cm", error)).is_ok()
     }
@@ -498,8 +499,8 @@ impl fmt::Debug for Id {
 impl Drop for Id {
     fn drop(&mut self) {
         let library = Library::lock();
-        // The check and `add` happen under one hold of the lock. Otherwise another thread could take the answer after
-        // the check and before `add`. If no further event came, nobody would destroy the identifier.
+        // Keep the lock from the check until after `add`. Otherwise another thread could take the answer between the
+        // two. If no further event came, nobody would destroy the identifier.
         if self.awaits_answer(&library) {
             let is_removed = self.raw.members(&library).is_some_and(|id| id.context.addr() as u64 & REMOVED != 0);
             self.channel.departing.add(self.raw.take(), is_removed);

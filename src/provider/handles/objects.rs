@@ -300,7 +300,7 @@ impl CompletionQueue {
     pub(crate) unsafe fn resize(&self, entries: u32) -> Result<(), VerbError> {
         let cq = self.alive("ibv_resize_cq")?;
         // SAFETY: the queue is alive, and of this provider (0). Nobody else polls or resizes it (caller). The verb
-        // writes the queue's `cqe`, which after the creation only polls and resizes read.
+        // writes the queue's `cqe`. After the creation of the queue, only polls and resizes read that member.
         unsafe { self.provider().resize_cq(cq, entries) }
     }
 }

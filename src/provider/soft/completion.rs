@@ -77,8 +77,8 @@ pub(super) struct Cq {
     pub(super) users: u32,
     /// Whether a thread is in the middle of a poll.
     pub(super) is_polled: bool,
-    /// A pair that was destroyed while it could still take a shared receive. Its completion could have come at any time
-    /// before the destroy.
+    /// The number of a pair that was destroyed while it could still take a shared receive. A receive could have
+    /// completed at any time before the destroy, so a later poll could find its completion.
     pub(super) was_receiving: Option<u32>,
 }
 

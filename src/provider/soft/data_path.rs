@@ -176,7 +176,7 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, entries: c_int, to: *mut ibv_wc) -
 }
 
 /// Keeps fields that the array held before. After a success these are the flag bits and the sender's address; after a
-/// failure, all fields but the id, the status and the queue pair.
+/// failure, all fields except the id, the status, the vendor error and the queue pair number.
 fn leave_fields(wc: &mut ibv_wc, before: &ibv_wc) {
     if wc.status != ibv_wc_status::IBV_WC_SUCCESS {
         let ibv_wc { wr_id, status, vendor_err, qp_num, .. } = *wc;

@@ -25,7 +25,7 @@ pub enum Verb {
     RegMr,
     /// `ibv_dereg_mr`
     DeregMr,
-    /// `membarrier`, with which the library ends what peers write where `ibv_dereg_mr` does not
+    /// `membarrier`, by which the library waits for peers' writes to end where `ibv_dereg_mr` does not wait
     Membarrier,
     /// `ibv_create_comp_channel`
     CreateCompChannel,

@@ -254,7 +254,7 @@ pub(super) fn read(era: &Era, from: Source<'_>, to: &mut [u8]) {
     }
 }
 
-/// Payload that is written when its completion is polled.
+/// Payload that is written late: when its completion is polled, or after the end of its region.
 pub(super) struct Late {
     bytes: Vec<u8>,
     to: Vec<Span>,
@@ -271,9 +271,11 @@ impl Late {
 
     /// Writes the payload to the memory that the request named, even if somebody else owns that memory by now.
     pub(super) fn write(&self) {
-        // SAFETY: nothing here proves that the memory is still registered. Real providers write the payload without a
-        // check, and this device imitates them. So the library must keep the memory until the completion of the request
-        // is polled. The tests under Miri and AddressSanitizer check that the library does.
+        // SAFETY: the spans are writable, because each of them was found for a write. But nothing here proves that the
+        // memory is still registered: real providers write the payload without a check, and this device imitates them.
+        // So the library must keep the memory until the completion of the request is polled. If a peer's write goes on
+        // after the end of its region, the library must keep the memory until `finish_copies` has returned. The tests
+        // under Miri and AddressSanitizer check that the library does.
         let to = self.to.iter().map(|span| unsafe { span.target() });
         carry(iter::once(Piece::of_bytes(&self.bytes)), to);
     }
@@ -302,8 +304,9 @@ fn transfer(mut from: Piece<'_>, Target(mut to): Target<'_>) {
         (false, false) => {
             let source = ptr::with_exposed_provenance::<u8>(from.addr);
             let target = ptr::with_exposed_provenance_mut::<u8>(to.addr);
-            // SAFETY: neither piece is exposed, so the device owns both (0 of `Piece` and of `Target`). The pieces can
-            // overlap if a queue pair sends to itself, and `ptr::copy` permits that.
+            // SAFETY: neither piece is exposed. So nobody else writes the source (0 of `Piece`), and nobody else
+            // accesses the target (0 of `Target`). The pieces can overlap if a queue pair sends to itself, and
+            // `ptr::copy` permits that.
             unsafe { ptr::copy(source, target, from.len.min(to.len)) }
         }
         (true, false) => load(from, Target(to)),

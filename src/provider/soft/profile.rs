@@ -69,7 +69,7 @@ pub enum Profile {
     /// for peers, as on soft iWARP.
     Adversary(u64),
     /// The adversary of that seed, as an iWARP device. If a connect fails because there is no TCP stream, this device
-    /// moves the pair to Error all the same, during the call or after it. It never promises not to.
+    /// moves the pair to Error all the same, during the call or after it. No seed makes the device promise otherwise.
     IwarpAdversary(u64),
 }
 
@@ -285,8 +285,8 @@ impl Habits {
         breaks_unconnected: false,
     };
 
-    /// All habits that the promises in `row` do not rule out, except `forgets_in_error`: it takes time from a program
-    /// and no memory, and many tests would wait in vain.
+    /// All habits that the bits of the seed permit and the promises in `row` do not rule out. Two habits are left out:
+    /// `grants_less_inline`, and `forgets_in_error`, which endangers no memory but would make many tests wait in vain.
     fn of_adversary(seed: u64, row: &Promises) -> Self {
         let unless = |ruled_out: bool, often: u64| if ruled_out { 0 } else { often };
         let fails = seed & POSTS_FAIL != 0;

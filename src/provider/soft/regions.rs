@@ -66,9 +66,9 @@ pub(super) struct Regions {
     /// Keys of regions that have ended, for profiles that reuse such keys immediately.
     spare_keys: Vec<u32>,
     pub(super) reuses_keys: bool,
-    /// Whether writes of peers that have begun go on after the end of their region.
+    /// Whether a peer's write that has begun goes on after the end of its region.
     pub(super) ends_early: bool,
-    /// The rest of such writes. A write is carried on if it was there before the last verb.
+    /// Such writes that are not done yet. `true` if the next call of `carry_on` does the write.
     copies: Vec<(Late, bool)>,
     /// Whether a window gives peers access to its whole region.
     pub(super) has_lax_windows: bool,
@@ -158,7 +158,8 @@ impl Regions {
         Ok(region.pd)
     }
 
-    /// A peer is about to write the first word once more, with what is there.
+    /// Models a write that a peer has begun: the first word of the region will be written once more, with its current
+    /// bytes.
     fn go_on_copying(&mut self, region: &Mr) {
         if let Some(word) = region.memory.span(region.memory.start(), WORD, true, true, &self.era) {
             let mut bytes = vec![0; WORD as usize];
@@ -167,7 +168,7 @@ impl Regions {
         }
     }
 
-    /// Carries on the writes that were there before the last verb.
+    /// Does the writes that are due, and makes the others due for the next call.
     pub(super) fn carry_on(&mut self) {
         self.copies.retain_mut(|(write, is_due)| {
             if *is_due {
@@ -177,7 +178,7 @@ impl Regions {
         });
     }
 
-    /// Ends the writes that go on.
+    /// Drops the writes that are not done yet.
     pub(super) fn finish_copies(&mut self) {
         self.copies.clear();
     }
@@ -199,7 +200,8 @@ impl Regions {
                 }
                 let addr = region.find(entry.addr, part)?;
                 // The part is exposed if the region has remote rights, or if one window covers all of the part: then
-                // peers can access the part at the same time. So the device accesses an exposed part by atomics of the
+                // peers can access the part at the same time. (No window covers only some bytes of a part: the
+                // library binds a window over a whole buffer.) So the device accesses an exposed part by atomics of the
                 // aligned words that hold it. All of these words are exposed: a region with remote rights consists of
                 // whole aligned words, and so does a window on a region without remote rights.
                 let exposed = region.is_exposed() || region.windows > 0 && self.in_window(index, addr, part);

@@ -246,7 +246,7 @@ impl World {
                 let has_told = fails.is_some() && is_out_of_memory(&failed.cause);
                 let is_stale = matches!(failed.cause, Cause::Rejected { reason: RejectReason::STALE_CONNECTION, .. });
                 if is_stale {
-                    // The kernel of the server has refused the client, and its program hears nothing.
+                    // The server's kernel has refused the client, and the server's program gets no event.
                     self.attempts[number].server = Server::Refused(Vec::new());
                 }
                 self.attempts[number].client = if has_told { Client::Unsure } else { Client::Dead };

@@ -65,9 +65,10 @@ impl World {
             self.note("connection", "a free number");
         }
         let attempt = &mut self.attempts[number];
-        // The clock of a kernel is coarser: it rounds the time down to a power of two.
+        // A kernel rounds timewait down to a power of two in milliseconds, so it can end a little earlier than `REST`.
         let rest = if at.is_stepped { REST } else { Duration::from_secs(1) };
-        // A side whose peer ended before it knew of the connection is rejected. Then it rests before it disconnects.
+        // If the peer ended before it knew of the connection, it rejects this side. Then timewait of this side begins
+        // with the rejection, and not with the disconnect.
         let was_rejected = match side {
             0 => matches!(attempt.server, Server::Gone | Server::Unsure),
             _ => matches!(attempt.client, Client::Gone | Client::Unsure),

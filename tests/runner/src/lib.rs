@@ -26,8 +26,8 @@ pub fn programs_of(stage: &str) -> Option<Vec<&'static str>> {
     Some(match stage {
         "adversary" => names(|program| !program.has(Fact::NoDevice) && !program.has(Fact::OwnProfile)),
         "iwarp" => names(|program| program.on_siw() == Some(&[]) && !program.has(Fact::WholeLists)),
-        // Miri finds all that asan finds, so asan runs only programs that Miri does not run in full. It also runs all
-        // unit tests.
+        // Miri finds all that asan finds, so asan runs only programs that Miri does not run in full. Besides these,
+        // asan runs all unit tests.
         "asan" => names(|program| {
             ![Fact::NoDevice, Fact::StartsPrograms, Fact::PlainMemory].iter().any(|fact| program.has(*fact))
                 && !program.is_all_for_miri()
@@ -61,7 +61,8 @@ pub fn miri(part: Part) -> Vec<MiriRun> {
     if part == Part::One {
         // No unit test leaks on purpose, so leaks are refused. Miri takes too long for the tests of three modules,
         // which run under asan instead. Two of the modules, `cm` and `aio`, forbid unsafe code. The third is the soft
-        // device, which Miri still runs in the programs of `tests`.
+        // device, which Miri still runs in the programs of `tests`. A filter matches anywhere in a name, so `cm::` also
+        // skips the tests of `queue::by_cm`, which has no unsafe code either.
         let unit_tests = ["--lib", "--", "--skip", "cm::", "--skip", "aio::", "--skip", "provider::soft::tests::"];
         runs.push(run(Leaks::Refused, Values::Checked, unit_tests.map(str::to_owned).to_vec()));
         let extended = as_arguments(&names(|program| program.has(Fact::MiriExtended)));

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 fn answer(arguments: &[&str]) -> Result<Vec<String>, String> {
     runner::check_table(&metadata()?)?;
     match *arguments {
-        // The evidence of some cases is a program that must not compile. The test program `ui` checks all of these.
+        // For some cases, the evidence is a program that must not compile. The test `ui` checks all such programs.
         ["tests", "conformance"] => {
             let document = conformance()?;
             let named = runner::named_in_cases(&document).into_iter().chain(["ui"]).collect::<Vec<_>>();

@@ -107,7 +107,7 @@ pub const PROGRAMS: &[Program] = &[
     ] }] },
     Program { name: "aio_loss", facts: &[PlainMemory, Rxe, Siw(&[])] },
     Program { name: "aio_tokio", facts: &[PlainMemory, Rxe, Siw(&[])] },
-    Program { name: "allocations", facts: &[OwnProfile, Rxe] },
+    Program { name: "allocations", facts: &[OwnProfile, PlainMemory, Rxe] },
     Program { name: "alter", facts: &[PlainMemory, Rxe, Siw(&[])] },
     Program { name: "attacks", facts: &[miri(Two, Allowed, Unchecked), MiriIgnores] },
     // Miri runs only these tests of `batch_attacks`. The others would take it five minutes.
@@ -145,7 +145,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { name: "events", facts: &[Rxe, Siw(&[])] },
     Program { name: "evidence", facts: &[NoDevice] },
     Program { name: "examples", facts: &[StartsPrograms, Rxe] },
-    Program { name: "exchange", facts: &[Rxe, Siw(&[]), Arm, miri(One, Refused, Checked)] },
+    Program { name: "exchange", facts: &[Rxe, Siw(&[]), Arm, miri(One, Refused, Unchecked)] },
     Program { name: "extended", facts: &[Rxe, MiriExtended] },
     Program { name: "faults", facts: &[miri(One, Allowed, Unchecked)] },
     Program { name: "house", facts: &[NoDevice] },

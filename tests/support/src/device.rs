@@ -69,7 +69,7 @@ pub fn another_device() -> Option<String> {
     let name = context().name().to_owned();
     let kind = name.trim_end_matches(|last: char| last.is_ascii_digit()).to_owned();
     let names = interlock::devices().unwrap().into_iter().map(|device| device.name().to_owned());
-    // Not another kind whose name begins with this one: `rxespare0` comes and goes beside `rxe0`.
+    // The rest of the name must be a number: `rxespare0`, which a test removes, begins with `rxe` too.
     let is_number = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit());
     names.into_iter().find(|other| *other != name && other.strip_prefix(&*kind).is_some_and(is_number))
 }
@@ -146,12 +146,12 @@ pub fn lacks(promise: Promise) -> bool {
     let promises = context.promises();
     match promise {
         Promise::EndAtOnce => !promises.pairs_end_at_once(true),
-        // Only a soft device counts as lacking this promise. On soft-RoCE, `windows_are_barriers` is false too, because
-        // of the deviations C082, C088 and C089. Apart from these, soft-RoCE keeps the promise.
+        // Only a device in the process (`soft0`) counts as lacking this promise. On soft-RoCE, `windows_are_barriers`
+        // is false too, but only because of the deviations C082, C088 and C089.
         Promise::Windows => !on_hardware() && !context.promises().windows_are_barriers(),
         Promise::Events => promises.provider() == "adversary" || !promises.are_reviewed(),
-        // Where a send may be unsignalled, the completion of a later one stands for it, so none overtakes
-        // another. Elsewhere the library does not say whether the order is kept.
+        // If sends may be unsignalled, the completion of a send also completes the sends before it, so sends complete
+        // in order. Otherwise the library makes no promise about the order.
         Promise::Order => context.is_iwarp() || !promises.sends_may_be_unsignalled(),
         Promise::SparedPairs => context.is_iwarp() && !promises.failed_connects_spare_pairs(),
     }

@@ -30,8 +30,8 @@ macro_rules! probes {
                 println!(stringify!($name));
             )+
             black_box(control as *const ());
-            // This function gives queues their poll functions, which are called through pointers. So it must be in the
-            // program.
+            // The check also reads the poll functions, which are called through pointers only (`limits::POINTED`). This
+            // function refers to them, so they are in the program.
             black_box(ProtectionDomain::<Bench>::completion_queue_with as *const ());
         }
     };

@@ -46,7 +46,7 @@ impl State {
         };
         let is_init = to == ibv_qp_state::IBV_QPS_INIT;
         match id.phase {
-            // For datagrams, Linux gives the same attributes whatever state is requested.
+            // For datagrams, Linux gives the attributes of the transition to Init, whatever state is requested.
             Bound | ResolvingAddress | AddressResolved | ResolvingRoute | RouteResolved | Connecting | Connected
             | Requested | Accepted
                 if id.space == PortSpace::Udp =>

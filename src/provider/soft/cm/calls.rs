@@ -225,8 +225,9 @@ impl State {
         Ok(())
     }
 
-    /// iWARP: a connect has failed without a TCP stream. Some devices move its pair to Error all the same, at random in
-    /// their next step or only when the identifier ends. The second is always after the call has returned.
+    /// On iWARP: handles a connect that failed because there is no TCP stream. Some devices move the pair to Error all
+    /// the same. The time is random: in the next step, which an automatic fabric makes before the call returns, or when
+    /// the identifier ends.
     pub(super) fn cm_fail_connect(&mut self, number: u64, parameters: &Parameters<'_>) {
         if !self.latitudes.habits.breaks_unconnected {
             return;

@@ -199,8 +199,8 @@ impl State {
                 if is_first {
                     self.cm.tell(to, RawEventKind::DISCONNECTED, 0);
                 }
-                // If both sides began to disconnect at the same time, this side is in `Disconnected` when the answer
-                // arrives.
+                // If both sides began to disconnect at the same time, this side can be in `Disconnected` when the
+                // answer arrives.
                 if is_first || self.cm.advance(to, Phase::Disconnected, Phase::Resting) {
                     self.cm_let_rest(to);
                 }
@@ -371,7 +371,7 @@ impl State {
             // On iWARP, the server is connected as soon as it accepts, and the client as soon as the accept arrives.
             // A reject in `Connected` means that the peer has ended.
             Phase::Connected if is_iwarp => self.cm_disconnected(number),
-            // Elsewhere the peer has answered, and has ended before it heard that this side is connected.
+            // On other devices, a reject in `Connected` means that the peer has ended before it was connected itself.
             Phase::Connected => {
                 self.cm.push(rejected);
                 self.cm_let_rest(number);

@@ -248,12 +248,12 @@ const GROUP: [u8; 16] = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 const GROUP4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
 
 fn attach(pair: Pair, raw: [u8; 16]) -> Result<(), Errno> {
-    // SAFETY: the pair is alive.
+    // SAFETY: the pair is alive: no test uses a pair that it has destroyed.
     unsafe { Soft.attach_mcast(pair.qp, &ibv_gid { raw }, 0) }.map_err(|error| error.errno())
 }
 
 fn detach(pair: Pair, raw: [u8; 16]) -> Result<(), Errno> {
-    // SAFETY: the pair is alive.
+    // SAFETY: the pair is alive: no test uses a pair that it has destroyed.
     unsafe { Soft.detach_mcast(pair.qp, &ibv_gid { raw }, 0) }.map_err(|error| error.errno())
 }
 

@@ -18,23 +18,23 @@ fn attributes(node: &Node, cqe: u32, wc_flags: u64) -> ibv_cq_init_attr_ex {
 }
 
 fn start(cq: NonNull<ibv_cq_ex>) -> Errno {
-    // SAFETY: the queue is alive, and nobody else polls it.
+    // SAFETY: each test keeps the node of the queue alive, and polls the queue on one thread only.
     unsafe { inline::ibv_start_poll(cq.as_ptr(), &mut ibv_poll_cq_attr::default()) }
 }
 
 fn next(cq: NonNull<ibv_cq_ex>) -> Errno {
-    // SAFETY: the queue is alive, and nobody else polls it.
+    // SAFETY: each test keeps the node of the queue alive, and polls the queue on one thread only.
     unsafe { inline::ibv_next_poll(cq.as_ptr()) }
 }
 
 fn end(cq: NonNull<ibv_cq_ex>) {
-    // SAFETY: the queue is alive, and nobody else polls it.
+    // SAFETY: each test keeps the node of the queue alive, and polls the queue on one thread only.
     unsafe { inline::ibv_end_poll(cq.as_ptr()) };
 }
 
 /// The id and the status of the current completion.
 fn current(cq: NonNull<ibv_cq_ex>) -> (u64, ibv_wc_status) {
-    // SAFETY: the queue is alive, and nobody else polls it.
+    // SAFETY: each test keeps the node of the queue alive, and polls the queue on one thread only.
     let cq = unsafe { cq.as_ref() };
     (cq.wr_id, cq.status)
 }

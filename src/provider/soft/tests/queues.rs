@@ -313,7 +313,7 @@ fn many_pairs_cost_no_more_than_few() {
             }
             start.elapsed()
         };
-        // Other threads may interrupt this one, but not in every part.
+        // Use the fastest of 20 parts: other threads can interrupt some of the parts, but hardly all of them.
         20 * (0..20).map(part).min().unwrap()
     };
     let (few, many) = (time(1), time(10_000));

@@ -7,7 +7,7 @@ use ibv_wc_status as S;
 
 fn modify(srq: NonNull<ibv_srq>, max_wr: u32, srq_limit: u32, mask: M) -> Result<ibv_srq_attr, Errno> {
     let mut attributes = ibv_srq_attr { max_wr, max_sge: 77, srq_limit };
-    // SAFETY: the shared queue is alive.
+    // SAFETY: the shared queue is alive: no test uses a shared queue that it has destroyed.
     unsafe { Soft.modify_srq(srq, &mut attributes, mask) }.map_err(|error| error.errno())?;
     Ok(attributes)
 }
@@ -17,7 +17,7 @@ fn limit(srq: NonNull<ibv_srq>, limit: u32) -> Result<(), Errno> {
 }
 
 fn query(srq: NonNull<ibv_srq>) -> (u32, u32, u32) {
-    // SAFETY: the shared queue is alive.
+    // SAFETY: the shared queue is alive: no test uses a shared queue that it has destroyed.
     let ibv_srq_attr { max_wr, max_sge, srq_limit } = unsafe { Soft.query_srq(srq) }.unwrap();
     (max_wr, max_sge, srq_limit)
 }

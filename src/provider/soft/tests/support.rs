@@ -120,8 +120,9 @@ impl Node {
         let mut wr = receive_wr(id, &mut sges);
         let mut bad = ptr::null_mut();
         let post = self.ops().post_srq_recv.unwrap();
-        // SAFETY: the queue is alive, and `wr` is a list of one request. The device writes only to registered memory,
-        // and a node keeps the memory of its regions until the node is dropped.
+        // SAFETY: the queue is alive: no test uses a shared queue that it has destroyed. `wr` is a list of one request.
+        // The device writes only to registered memory, and a node keeps the memory of its regions until the node is
+        // dropped.
         let errno = unsafe { post(srq.as_ptr(), &mut wr, &mut bad) };
         assert_eq!(errno != 0, ptr::eq(bad, &wr));
         errno
@@ -202,7 +203,7 @@ pub(super) fn address_of(gid: [u8; 16], row: u8) -> ibv_ah_attr {
 }
 
 pub(super) fn rkey_of(window: NonNull<ibv_mw>) -> u32 {
-    // SAFETY: the window is alive.
+    // SAFETY: the window is alive: no test uses a window that it has freed.
     unsafe { (*window.as_ptr()).rkey }
 }
 
@@ -221,7 +222,7 @@ impl Request {
     /// programs do.
     pub(super) fn bind(id: u64, window: NonNull<ibv_mw>, bind_info: ibv_mw_bind_info) -> Self {
         let rkey = inline::ibv_inc_rkey(rkey_of(window));
-        // SAFETY: the window is alive.
+        // SAFETY: the window is alive: no test uses a window that it has freed. Each test runs in one thread.
         unsafe { (*window.as_ptr()).rkey = rkey };
         let bind = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw: window.as_ptr(), rkey, bind_info };
         Self { bind: Some(bind), ..Self::new(id, ibv_wr_opcode::IBV_WR_BIND_MW, &[]) }
@@ -242,7 +243,7 @@ impl Pair {
     pub(super) fn bind(self, id: u64, window: NonNull<ibv_mw>, bind_info: ibv_mw_bind_info) -> Errno {
         let send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
         let mut bind = ibv_mw_bind { wr_id: id, send_flags, bind_info };
-        // SAFETY: the window is alive.
+        // SAFETY: the window is alive: no test uses a window that it has freed.
         let ibv_mw { context, pd, type_, .. } = unsafe { window.read() };
         // In C, `ibv_bind_mw` is an inline function that makes these checks before it calls the provider.
         let is_empty = bind_info.addr == 0 && bind_info.length == 0;

@@ -13,7 +13,7 @@ const ZERO: u32 = ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
 
 /// Binds a window of the right node, of either type, and returns the status of the bind.
 fn bound(link: &Link, window: NonNull<ibv_mw>, info: ibv_mw_bind_info) -> S {
-    // SAFETY: the window is alive.
+    // SAFETY: the window is alive: no test uses a window that it has freed.
     if unsafe { (*window.as_ptr()).type_ } == ONE {
         assert_eq!(link.b.bind(70, window, info), 0);
     } else {
