@@ -67,14 +67,15 @@ fn hint(verb: &str, errno: i32) -> &'static str {
         (
             "ibv_create_cq" | "ibv_create_cq_ex" | "ibv_create_qp" | "ibv_create_qp_ex" | "ibv_create_srq",
             libc::EPERM,
-        ) => " (an environment variable misleads the provider? See docs/failures.md#forbidden-environment)",
-        ("ibv_create_qp", libc::EOPNOTSUPP) => {
-            " (docs/providers.md says whether the library refuses the provider here)"
-        }
+        ) => " (is a forbidden environment variable set? See docs/failures.md#forbidden-environment)",
+        ("ibv_create_qp", libc::EOPNOTSUPP) => " (does the device support this transport?)",
         ("ibv_dereg_mr", libc::EOPNOTSUPP) => {
-            " (on this device, reads of peers go on after the end of the registration: see siw in docs/providers.md)"
+            " (on this device, a peer may go on with a read after the end of the registration, so memory that peers \
+             may read never comes back: see siw in docs/providers.md)"
         }
-        ("membarrier", _) => " (does the kernel run without `nohz_full`? See siw in docs/providers.md)",
+        ("membarrier", _) => {
+            " (the kernel must run without `nohz_full`, and must permit this system call: see siw in docs/providers.md)"
+        }
         ("ibv_alloc_mw", libc::EOPNOTSUPP) => {
             " (the device has no windows: register that part of the memory by itself)"
         }

@@ -425,7 +425,7 @@ fn the_others<B: interlock::Brand>(
 /// A request that is too long does not know which limit it exceeds. The text leaves out limits that cannot be so high.
 #[test]
 fn the_text_of_a_request_that_is_too_long_names_the_limits_that_can_be_meant() {
-    let limits = ["peer's memory", "buffer of the read", "`Limits::inline_bytes`", "MTU", "a message"];
+    let limits = ["peer's memory", "buffer of the read", "`Limits::inline_bytes`", "MTU", "longest message"];
     for (within, meant) in [
         (0, &limits[..3]),
         (1000, &limits[..3]),

@@ -76,10 +76,12 @@ impl Found {
     fn look(&mut self, folder: &Path) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
+            if path.ends_with("sys/bindings") {
+                continue;
+            }
             if path.is_dir() {
                 self.look(&path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("sys/bindings.rs")
-            {
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let file = syn::parse_file(&fs::read_to_string(&path).unwrap()).unwrap();
                 file.items.iter().for_each(|item| self.note(item));
             }

@@ -114,7 +114,7 @@ pub enum End {
     #[error(transparent)]
     Queue(PollError),
     /// rdma_cm failed.
-    #[error("rdma_cm failed: {0}")]
+    #[error("rdma_cm failed, which ends the connection: {0} (connect again)")]
     Channel(VerbError),
 }
 

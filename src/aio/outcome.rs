@@ -52,7 +52,8 @@ impl<B> RequestError<B> {
         }
     }
 
-    /// The error without the memory, which is dropped. The result has no brand, so it can leave a scoped domain.
+    /// The error without the memory, which is dropped. The result has no brand, so it can leave the closure of
+    /// [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> RequestErrorCause {
         match self {
             Self::Failed(failure) => RequestErrorCause::Failed(failure.into_cause()),

@@ -29,7 +29,7 @@ pub struct PostedAll<B> {
 
 /// Not all of the requests that were posted together have succeeded.
 #[derive(thiserror::Error)]
-#[error("{failure} ({completed} requests succeeded before it)")]
+#[error("{failure} ({completed} of the requests that were posted together succeeded)")]
 pub struct PostedAllError<B> {
     /// How many requests succeeded.
     pub completed: usize,

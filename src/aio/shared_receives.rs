@@ -38,8 +38,8 @@ pub enum ReceivesError {
     OtherDomain,
     /// There is a stream of this queue's receives on this poller already.
     #[error(
-        "this poller has a stream of the queue's receives already: drop that first \
-         (see docs/failures.md#no-stream-of-receives)"
+        "this poller already has a stream of this queue's receives: use that stream, or drop it first (see \
+         docs/failures.md#no-stream-of-receives)"
     )]
     Taken,
 }

@@ -59,7 +59,7 @@ const READY: u8 = b'!';
 #[non_exhaustive]
 pub enum Cause {
     /// The stream failed, for example because nobody listens or the network is down.
-    #[error("the TCP stream failed: check that the peer listens, and the network")]
+    #[error("the TCP stream failed: check that the peer's program listens, and that the network works")]
     Io(#[from] io::Error),
     /// The peer closed the stream before both sides were connected.
     #[error("the peer ended or gave up before the connection was established (see docs/failures.md#peer-gone)")]
@@ -68,7 +68,10 @@ pub enum Cause {
     #[error("the peer's program refused the connection (see docs/failures.md#rejected)")]
     Refused(Vec<u8>),
     /// The peer sent something else than a greeting: it is another kind of program, or uses another version.
-    #[error("the peer did not send the greeting of `aio::tcp`: its {0} is wrong (see docs/failures.md#greeting)")]
+    #[error(
+        "what the peer sent is not a greeting of `aio::tcp`, since the {0} is wrong: check the address, and that both \
+         sides use `aio::tcp` of the same version (see docs/failures.md#greeting)"
+    )]
     Greeting(&'static str),
     /// The record of the peer is wrong.
     #[error("the peer sent a record that is not valid (see docs/failures.md#greeting)")]
@@ -87,7 +90,8 @@ pub enum Cause {
     Pair(#[from] TransitionFailure),
     /// The queue pair completes on another completion queue than that of the shared poller.
     #[error(
-        "the queue pair completes on another completion queue than the shared poller polls: use the poller of its queue"
+        "the queue pair completes on another completion queue than the shared poller polls: use the \
+         shared poller of the queue pair's completion queue"
     )]
     OtherQueue,
 }

@@ -57,7 +57,7 @@ fn hint(error: &VerbError) -> &'static str {
         ("rdma_bind_addr" | "rdma_listen", libc::EADDRINUSE) => " (another listener has this port)",
         ("rdma_resolve_addr", libc::ENODEV) => " (the interface towards this address has no RDMA device)",
         ("rdma_resolve_addr", libc::ENETUNREACH) => " (no route to this address)",
-        ("rdma_resolve_route", libc::ENODEV) => " (a loopback address? take an address of the device)",
+        ("rdma_resolve_route", libc::ENODEV) => " (is it a loopback address? Use an address of the device)",
         ("rdma_join_multicast", libc::EINVAL) => {
             " (is it a multicast address, and is the identifier bound to the address of a device?)"
         }
@@ -69,9 +69,9 @@ fn hint(error: &VerbError) -> &'static str {
 
 fn no_node_guid(device: &str, release: u32) -> String {
     format!(
-        "the librdmacm of rdma-core {release} ends the process where a device has no node GUID, and {device} has none: \
-         install release 56 or later, or give the device a GUID (`ip link set DEVICE vf N node_guid ..`; \
-         see docs/failures.md#no-node-guid)"
+        "librdmacm of rdma-core {release} ends the process if an address leads to a device without a node GUID, and \
+         {device} has none: install rdma-core 56 or later, or give the device a GUID (`ip link set DEVICE vf N \
+         node_guid ..`; see docs/failures.md#no-node-guid)"
     )
 }
 
@@ -127,14 +127,15 @@ pub enum Cause {
     },
     /// The queue pair completes on a completion queue that is not the queue of the shared poller.
     #[error(
-        "the queue pair completes on another completion queue than the shared poller polls: use the poller of its queue"
+        "the queue pair completes on another completion queue than the shared poller polls: use the \
+         shared poller of the queue pair's completion queue"
     )]
     OtherQueue,
     /// The device is an iWARP device, and iWARP has no datagrams.
     #[error(transparent)]
     NotOnIwarp(NotOnIwarp),
     /// The peer rejected the connection.
-    #[error("rejected: {reason} (see docs/failures.md#rejected)")]
+    #[error("the connection was rejected: {reason} (see docs/failures.md#rejected)")]
     Rejected {
         /// The reason that the peer gave.
         reason: RejectReason,
@@ -142,7 +143,7 @@ pub enum Cause {
         data: PeerData,
     },
     /// No queue pair of the peer takes these datagrams.
-    #[error("the peer gave no queue pair: {reason} (see docs/failures.md#not-served)")]
+    #[error("the peer named no queue pair for datagrams: {reason} (see docs/failures.md#not-served)")]
     NotServed {
         /// The reason that the peer gave.
         reason: LookupReason,
@@ -236,7 +237,7 @@ impl fmt::Display for RejectReason {
             10 => {
                 "the peer still has a connection of a queue pair with this number: use another pair, or wait a second"
             }
-            12 => "the peer's address does not lead to this port",
+            12 => "the peer has no port with the GID that the request names",
             26 => "the peer cannot use this path MTU",
             27 => "the peer cannot serve that many reads at once",
             28 => "the peer's program refused, or ended before it answered",
@@ -245,7 +246,7 @@ impl fmt::Display for RejectReason {
             errno if errno < 0 => {
                 return write!(f, "the peer refused ({})", io::Error::from_raw_os_error(errno.saturating_neg()));
             }
-            other => return write!(f, "reason {other} of the specification"),
+            other => return write!(f, "reason {other} in section 12.6.7.2 of the IBTA specification"),
         };
         f.write_str(text)
     }
@@ -270,7 +271,7 @@ impl fmt::Display for LookupReason {
             1 => "nobody listens on that port",
             2 => "the peer's program refused, or ended before it answered",
             3 => "the service has no queue pair",
-            other => return write!(f, "reason {other} of the specification"),
+            other => return write!(f, "reason {other} in section 12.11.2.1 of the IBTA specification"),
         })
     }
 }

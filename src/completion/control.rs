@@ -19,9 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// A completion queue has no room for the full depth of a queue pair's work queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "the completion queue has room for {free} more completions, but {needed} are needed (a queue pair takes up \
-     room for all its requests, until it is destroyed and the completion queue has then been polled empty; see \
-         docs/failures.md#no-room)"
+    "the completion queue has room for {free} more completions, but {needed} are needed: make it larger, or destroy \
+     other queue pairs and then poll until the queue is empty (see docs/failures.md#no-room)"
 )]
 pub struct NoRoom {
     /// How many completions the queue pair needs room for.

@@ -33,7 +33,8 @@ pub struct Failure<B> {
     pub memory: PostedMemory<B>,
 }
 
-/// A [`Failure`] without its memory. It can leave a scoped domain.
+/// A [`Failure`] without its memory. It has no brand, so it can leave the closure of
+/// [`Context::with_domain`](crate::Context::with_domain).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct FailureCause {
@@ -69,8 +70,11 @@ impl<B> Failure<B> {
 impl fmt::Display for FailureCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} on queue pair {:#x} failed: {}", self.operation, self.queue_pair, self.status)?;
+        if self.vendor_error != 0 {
+            write!(f, " (vendor error {})", self.vendor_error)?;
+        }
         if let Some(first) = self.first_failure {
-            write!(f, " (after: {first})")?;
+            write!(f, " (the first failure of the queue pair: {first})")?;
         }
         Ok(())
     }
@@ -91,7 +95,8 @@ impl<B> Failure<B> {
         FailureCause { queue_pair, operation, status, vendor_error, first_failure }
     }
 
-    /// The failure without its memory, which is dropped. The result can leave a scoped domain.
+    /// The failure without its memory, which is dropped. The result has no brand, so it can leave the closure of
+    /// [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> FailureCause {
         self.cause()
     }
@@ -124,3 +129,24 @@ impl<B> fmt::Debug for Failure<B> {
 }
 
 impl<B> error::Error for Failure<B> {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_has_the_vendor_error_and_the_first_failure_if_there_are_any() {
+        let cause = FailureCause {
+            queue_pair: Qpn::new(56).unwrap(),
+            operation: Operation::Send,
+            status: Status::General,
+            vendor_error: 129,
+            first_failure: Some(Status::Fatal),
+        };
+        let text = cause.to_string();
+        assert!(text.starts_with("Send on queue pair 0x38 failed: general error of the transport ["), "{text}");
+        assert!(text.contains("] (vendor error 129) (the first failure of the queue pair: fatal error"), "{text}");
+        let alone = FailureCause { vendor_error: 0, first_failure: None, ..cause };
+        assert!(alone.to_string().ends_with("see docs/failures.md#general]"), "{alone}");
+    }
+}

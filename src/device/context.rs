@@ -295,7 +295,11 @@ fn refused(name: &str, source: VerbError) -> OpenError {
 #[non_exhaustive]
 pub enum NoActivePort {
     /// No port is active.
-    #[error("no port is active: {}", list(states))]
+    #[error(
+        "no port is active: {}; bring up the port's network interface, or on InfiniBand check the link and the subnet \
+         manager",
+        list(states)
+    )]
     Inactive {
         /// The ports and their states.
         states: Vec<(PortNumber, PortState)>,

@@ -146,8 +146,8 @@ pub enum TakeEventsError {
     Taken,
     /// On this provider, [`Promises::has_events`](crate::device::Promises::has_events) is false.
     #[error(
-        "taking an asynchronous event could do harm with the provider of this device, or nobody has reviewed the \
-         provider: rely on completions, and query the port (see docs/providers.md)"
+        "asynchronous events are not available on this device, because taking one is not safe with its provider, or \
+         because the provider was not reviewed: rely on completions, and query the port (see docs/providers.md)"
     )]
     NotOnThisProvider,
 }
@@ -218,10 +218,10 @@ impl AsyncEvents {
         let fatal = &self.context.event_state.fatal;
         loop {
             let event = match self.take() {
-                Ok(Taken::Event(event)) => event,
-                Ok(Taken::OfNobody) => continue,
-                Ok(Taken::Nothing) if fatal.load(Ordering::Relaxed) => return Err(EventsError::DeviceGone),
-                Ok(Taken::Nothing) => return Ok(None),
+                Ok(TakenEvent::Event(event)) => event,
+                Ok(TakenEvent::OfNobody) => continue,
+                Ok(TakenEvent::Nothing) if fatal.load(Ordering::Relaxed) => return Err(EventsError::DeviceGone),
+                Ok(TakenEvent::Nothing) => return Ok(None),
                 // The kernel answers `EIO` after the device was removed. If `DeviceFatal` was not reported yet, report
                 // it now, instead of the `EIO`. After that, return `DeviceGone`.
                 Err(error) if error.errno() == libc::EIO => {
@@ -280,10 +280,10 @@ impl AsyncEvents {
         self.context.async_fd()
     }
 
-    fn take(&self) -> Result<Taken, VerbError> {
+    fn take(&self) -> Result<TakenEvent, VerbError> {
         let objects = self.context.objects.lock();
         let event = self.context.take_async_event()?;
-        Ok(event.map_or(Taken::Nothing, |event| Taken::read(&event, &objects)))
+        Ok(event.map_or(TakenEvent::Nothing, |event| TakenEvent::read(&event, &objects)))
     }
 }
 
@@ -301,14 +301,14 @@ impl Drop for AsyncEvents {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Taken {
+enum TakenEvent {
     Nothing,
     /// An event about an object that no longer exists.
     OfNobody,
     Event(AsyncEvent),
 }
 
-impl Taken {
+impl TakenEvent {
     fn read(event: &RawEvent, objects: &HashMap<usize, Object>) -> Self {
         use AsyncEvent as Event;
         let kind = event.kind;

@@ -13,8 +13,8 @@ use crate::verb_error::VerbError;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[doc(alias = "ibv_fork_status")]
 pub enum ForkSupport {
-    /// Registered memory is not protected. A child must call `exec` at once. A program that cannot promise that must
-    /// not fork while memory is registered.
+    /// Registered memory is not protected. A child must call `exec` at once. If a program cannot
+    /// guarantee this, it must not fork while memory is registered.
     #[doc(alias = "IBV_FORK_DISABLED")]
     Disabled,
     /// Children get no registered pages: a child that touches them, or other data on the same pages, gets a signal.

@@ -144,7 +144,7 @@ impl fmt::Display for PortState {
             Self::Init => f.write_str("initializing"),
             Self::Armed => f.write_str("armed"),
             Self::Active => f.write_str("active"),
-            Self::ActiveDefer => f.write_str("active, link lost"),
+            Self::ActiveDefer => f.write_str("active, but its link is lost"),
             Self::Unknown(state) => write!(f, "in state {state}"),
         }
     }
@@ -184,7 +184,7 @@ impl fmt::Display for LinkSpeed {
 
 /// No row of the GID table fits what the program asked for.
 #[derive(Debug, thiserror::Error)]
-#[error("port {port} has no such GID; it has: {}", list(candidates))]
+#[error("no GID of port {port} fits what the program asked for; the port has: {}", list(candidates))]
 pub struct NoGid {
     /// The port.
     pub port: PortNumber,

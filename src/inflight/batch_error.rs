@@ -63,7 +63,8 @@ impl<B, R> BatchError<B, R> {
         BatchCause { posted, refused: self.refused.len(), uncertain, source }
     }
 
-    /// The error without memory and result, which are dropped: this error can leave a scoped domain.
+    /// The error without the memory and the result, which are dropped. The cause has no brand, so it can leave the
+    /// closure of [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> BatchCause {
         self.cause()
     }
@@ -126,7 +127,8 @@ pub enum PostAllCause {
 }
 
 impl<B, R> PostAllError<B, R> {
-    /// The error without the requests, which are dropped: this error can leave a scoped domain.
+    /// The error without the requests, which are dropped. The result has no brand, so it can leave the closure of
+    /// [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> PostAllCause {
         match self {
             Self::Stopped(error) => PostAllCause::Stopped(error.into_cause()),

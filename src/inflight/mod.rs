@@ -1,6 +1,6 @@
-//! Posting and polling without brands and states: work queues that post, the end that polls, and between them the
-//! ledgers of requests in flight. Also the mailbox between the two sides, and `raw_*`, which
-//! give the handles of `provider::handles` their ledgers and rights.
+//! Posting and polling for every state and transport, without types for these: work queues that post, the end that
+//! polls, and between them the ledgers of requests in flight. Also the mailbox between the two sides, and `raw_*`,
+//! which give the handles of `provider::handles` their ledgers and rights.
 
 mod batch_error;
 mod cell;

@@ -67,7 +67,8 @@ impl<R> PostError<R> {
         }
     }
 
-    /// The error without the request, which is dropped: this error can leave a scoped domain.
+    /// The error without the request, which is dropped. The result has no brand, so it can leave the closure of
+    /// [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> PostError<()> {
         self.map(drop)
     }
@@ -94,15 +95,16 @@ impl<R> fmt::Display for PostError<R> {
             Self::Broken { first_failure: Some(first), .. } => {
                 write!(f, "the queue pair has failed: {first} (see docs/failures.md#broken)")
             }
-            Self::Broken { first_failure: None, .. } => {
-                f.write_str("the queue has failed: destroy it, or reset its pair where that is allowed (see docs/failures.md#broken)")
-            }
+            Self::Broken { first_failure: None, .. } => f.write_str(
+                "the queue pair or the shared receive queue has failed: destroy it, or reset the pair where that is \
+                 allowed (see docs/failures.md#broken)",
+            ),
             Self::Flawed { flaw, .. } => write!(f, "{flaw} (see docs/failures.md#flawed)"),
             Self::Refused { .. } => f.write_str("the provider refused the request (see docs/failures.md#refused)"),
             Self::Uncertain { .. } => f.write_str(
                 "the provider failed, and the request may have been posted: destroy the queue pair (or reset it, where \
-                 that is allowed) or the shared receive queue; the memory comes back then, or with the completion queue \
-                 (see docs/failures.md#uncertain)",
+                 that is allowed) or the shared receive queue; the memory comes back then, or when the completion \
+                 queue is dropped (see docs/failures.md#uncertain)",
             ),
         }
     }
@@ -141,14 +143,14 @@ impl<R> error::Error for PostError<R> {
 fn limit(within: u64) -> &'static str {
     const MESSAGE: u64 = MAX_MESSAGE_BYTES as u64;
     match within {
-        MESSAGE.. => "a message",
+        MESSAGE.. => "the length of the longest message",
         // The MTU of a port is a power of two from 256 to 4096.
         256..=4096 if within.is_power_of_two() => {
-            "the peer's memory, the buffer of the read, the MTU of the datagram's port or `Limits::inline_bytes`"
+            "the length of the peer's memory or of the buffer of the read, the port's MTU, or `Limits::inline_bytes`"
         }
         // A pair keeps its `Limits::inline_bytes` as a `u16`, so `inline_bytes` is at most 0xffff.
-        0..=0xffff => "the peer's memory, the buffer of the read or `Limits::inline_bytes`",
-        _ => "the peer's memory or the buffer of the read",
+        0..=0xffff => "the length of the peer's memory or of the buffer of the read, or `Limits::inline_bytes`",
+        _ => "the length of the peer's memory or of the buffer of the read",
     }
 }
 
@@ -158,7 +160,7 @@ fn limit(within: u64) -> &'static str {
 pub enum RequestFlaw {
     /// More bytes than there is room for: at the target (the peer's memory for a write, the buffer for a read), in a
     /// message, in a datagram (the port's MTU), or [inline](crate::Inline).
-    #[error("{len_bytes} bytes do not fit: {} has room for {within}", limit(*within))]
+    #[error("{len_bytes} bytes are too many: the limit is {within} bytes, which is {}", limit(*within))]
     TooLong {
         /// How many bytes would be moved.
         len_bytes: u64,
@@ -220,8 +222,9 @@ pub enum RequestFlaw {
     },
     /// The device does not check the bounds of a window: through it, peers reach the whole region.
     #[error(
-        "on this device, peers reach the whole region through a window ({len_bytes} of {region_bytes} bytes): \
-         register the part by itself (`ProtectionDomain::register`), and bind the window over that region"
+        "on this device, peers reach all {region_bytes} bytes of the region through a window, not only the {len_bytes} \
+         bytes of the window: register the part by itself (`ProtectionDomain::register`), and bind the window over \
+         that region"
     )]
     WindowOverPart {
         /// How many bytes the window should have.
@@ -237,7 +240,10 @@ pub enum RequestFlaw {
     #[error("the window belongs to another queue pair: use that pair, or make a window with `QueuePair::window`")]
     WindowOfAnotherPair,
     /// The pair that made the window is destroyed.
-    #[error("the window was freed with its queue pair: `dealloc` it, and make another with `QueuePair::window`")]
+    #[error(
+        "the window has ended with its queue pair: call `dealloc`, which gives back the memory of a bound window, and \
+         make another with `QueuePair::window`"
+    )]
     WindowEnded,
     /// The pair posts through `ibv_wr_*`, which takes no requests about windows.
     #[error("the queue pair cannot bind, revoke or invalidate a window: create the pair with `Posting::List`")]

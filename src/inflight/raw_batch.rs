@@ -160,9 +160,9 @@ impl<'env, B> RawBatch<'_, 'env, B> {
             Err((request, flaw)) => return Err(PostError::Flawed { request, flaw }),
         };
         if self.count() == self.pending.room() && !self.ring_for_room() {
-            return Err(self.no_room(request.into_request()));
+            return Err(self.refusal(request.into_request()));
         }
-        self.pending.add(request).map_err(|request| self.no_room(request.into_request()))
+        self.pending.add(request).map_err(|request| self.refusal(request.into_request()))
     }
 
     #[inline(always)]
@@ -300,12 +300,12 @@ impl<'env, B> RawBatch<'_, 'env, B> {
     }
 
     #[cold]
-    fn no_room<R>(&self, request: R) -> PostError<R> {
+    fn refusal<R>(&self, request: R) -> PostError<R> {
         match self.fault.as_deref() {
             Some(Fault { source, uncertain: 0, .. }) => PostError::Refused { request, source: *source },
             // Without a fault, the queue is full or broken. A fault with uncertain requests has broken the queue.
-            // `SendQueue::no_room` tells a full queue from a broken one.
-            _ => self.pending.no_room(request),
+            // `SendQueue::refusal` tells a full queue from a broken one.
+            _ => self.pending.refusal(request),
         }
     }
 

@@ -119,7 +119,7 @@ const DESTROYED: Explained = explained(
     "the queue pair was destroyed or reset with the request in flight",
     Some(FaultSide::Local),
     "the program did so, or dropped the pair",
-    "nothing, if it meant to; the request may have been executed",
+    "whether the program meant to do so; the request may have been executed",
     "docs/failures.md#destroyed",
 );
 const PROVIDER_FAULT: Explained = explained(
@@ -127,7 +127,7 @@ const PROVIDER_FAULT: Explained = explained(
     "the provider reported an impossible completion",
     Some(FaultSide::Device),
     "a defect of the provider library, the driver or the device",
-    "their versions; report it to their vendor",
+    "the versions of provider, driver and firmware; report the fault to the vendor",
     "docs/failures.md#provider-fault",
 );
 const UNKNOWN: Explained = explained(
@@ -179,16 +179,16 @@ statuses! {
     #[doc(alias = "IBV_WC_LOC_LEN_ERR")]
     LocalLength = IBV_WC_LOC_LEN_ERR, Local,
         "local length error: the message does not fit",
-        causes: "the receive buffer is shorter than the peer's message, or the request longer than the device sends",
+        causes: "the receive buffer is shorter than the peer's message, or the request is longer than the device sends",
         check: "the capacity of the receives against what the peer sends",
         see: "docs/failures.md#local-length";
     /// The queue pair cannot do what was asked.
     #[doc(alias = "IBV_WC_LOC_QP_OP_ERR")]
     LocalQueuePairOperation = IBV_WC_LOC_QP_OP_ERR, Local,
         "local queue pair operation error: the request and its queue pair do not go together",
-        causes: "more reads at once than its depth, or an operation that the device lacks; on soft-RoCE also a receive buffer \
-                 shorter than the message",
-        check: "the depths it was connected with, and the capacity of the receives",
+        causes: "more reads at once than the pair's read depth, or an operation that the device lacks; on soft-RoCE \
+                 also a receive buffer shorter than the message",
+        check: "the depths that the pair was connected with, and the capacity of the receives",
         see: "docs/failures.md#local-queue-pair-operation";
     /// Reliable datagrams only.
     #[doc(alias = "IBV_WC_LOC_EEC_OP_ERR")]
@@ -201,7 +201,8 @@ statuses! {
     #[doc(alias = "IBV_WC_LOC_PROT_ERR")]
     LocalProtection = IBV_WC_LOC_PROT_ERR, Local,
         "local protection error: the memory of the request, its key or its rights do not fit",
-        causes: "not a request of this library, unless the device or other code in the process ended a registration",
+        causes: "the device or other code in the process ended a registration (this library posts only registered \
+                 memory)",
         check: "what else in the process calls verbs; the provider's version",
         see: "docs/failures.md#local-protection";
     /// The queue pair was in Error, so the request was not executed, or not to its end.
@@ -210,7 +211,7 @@ statuses! {
         "flushed: the queue pair was in Error",
         causes: "an earlier failure of the pair, `into_error`, or the peer's device; on soft-RoCE also a failure of this \
                  request that other devices report as a local error",
-        check: "the failure before it, `first_failure`; the request may have been executed",
+        check: "the failure before this one (`first_failure`); the request may have been executed",
         see: "docs/failures.md#flushed";
     /// A memory window was not bound.
     #[doc(alias = "IBV_WC_MW_BIND_ERR")]
@@ -252,7 +253,7 @@ statuses! {
     #[doc(alias = "IBV_WC_REM_OP_ERR")]
     RemoteOperation = IBV_WC_REM_OP_ERR, Remote,
         "remote operation error: the peer could not finish",
-        causes: "its receive buffer: length, key or rights; or its device failed",
+        causes: "the length, the key or the rights of its receive buffer do not fit, or its device failed",
         check: "the failure that the peer has seen at the same time",
         see: "docs/failures.md#remote-operation";
     /// The peer did not acknowledge.
@@ -317,7 +318,7 @@ statuses! {
     ResponseTimeout = IBV_WC_RESP_TIMEOUT_ERR, Either,
         "response timeout: a management response did not come",
         causes: "the subnet manager or the peer does not answer",
-        check: "the subnet",
+        check: "the subnet manager, and the peer",
         see: "docs/failures.md#response-timeout";
     /// Something else.
     #[doc(alias = "IBV_WC_GENERAL_ERR")]

@@ -45,7 +45,7 @@ impl SendQueue {
             return Err(PostError::Flawed { request: (window, memory), flaw });
         }
         if self.room() == 0 {
-            return Err(self.no_room((window, memory)));
+            return Err(self.refusal((window, memory)));
         }
         // `held` keeps others from freeing the window while its key changes and while the provider reads the window.
         let core = window.inner().core();
@@ -78,7 +78,7 @@ impl SendQueue {
             return Err(PostError::Flawed { request: window, flaw });
         }
         if self.room() == 0 {
-            return Err(self.no_room(window));
+            return Err(self.refusal(window));
         }
         let core = inner.core();
         let Some(held) = core.hold() else {

@@ -141,10 +141,10 @@ impl<V> WorkQueue<V> {
         is_broken(self.poster.detour())
     }
 
-    /// The error of a `request` for which there is no room.
+    /// The error of a `request` that does not go: the queue is broken, or it is full.
     #[cold]
     #[inline(never)]
-    pub(super) fn no_room<R>(&self, request: R) -> PostError<R> {
+    pub(super) fn refusal<R>(&self, request: R) -> PostError<R> {
         if self.is_broken() {
             return PostError::Broken { request, first_failure: self.status().first_failure() };
         }

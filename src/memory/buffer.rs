@@ -329,7 +329,8 @@ pub struct NotUnique<P> {
 }
 
 impl<P> NotUnique<P> {
-    /// The error without the share, which is dropped: this error can leave a scoped domain.
+    /// The error without the share, which is dropped. The result has no brand, so it can leave the closure of
+    /// [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> NotUniqueReason {
         self.reason
     }
@@ -362,7 +363,8 @@ pub struct SplitError<P> {
 }
 
 impl<P> SplitError<P> {
-    /// The error without the buffer, which is dropped: this error can leave a scoped domain.
+    /// The error without the buffer, which is dropped. The result has no brand, so it can leave the closure of
+    /// [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> SplitError<()> {
         self.map(drop)
     }
@@ -393,7 +395,8 @@ pub struct JoinError<P> {
 }
 
 impl<P> JoinError<P> {
-    /// The error without the buffers, which are dropped: this error can leave a scoped domain.
+    /// The error without the buffers, which are dropped. The result has no brand, so it can leave the closure of
+    /// [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> JoinError<()> {
         JoinError { left: (), right: () }
     }

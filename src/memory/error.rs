@@ -17,7 +17,8 @@ pub struct RegisterError<M> {
 }
 
 impl<M> RegisterError<M> {
-    /// The error without the memory, which is dropped: this error can leave a scoped domain.
+    /// The error without the memory, which is dropped. The result has no brand, so it can leave the closure of
+    /// [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> RegisterFailure {
         self.source
     }
@@ -131,13 +132,20 @@ impl RegisterFailure {
     }
 }
 
-/// The region did not end. It comes back, still registered, or with memory that peers may still read (on soft iWARP).
+/// The memory of a region does not come back, because the device or a peer may still use it. The region comes back.
+///
+/// Either the device did not deregister the region, which is still registered. Or, on soft iWARP, the registration has
+/// ended, but a peer may go on with a read or a write that it has begun.
 #[derive(thiserror::Error)]
-#[error("the device did not deregister the region: try again, or drop it (see docs/failures.md#not-destroyed)")]
+#[error(
+    "the memory does not come back, because the device or a peer may still use it: try again, or drop the region (see \
+     docs/failures.md#not-destroyed)"
+)]
 pub struct DeregisterError<R> {
     /// The region.
     pub region: R,
-    /// What the device answered.
+    /// What the device answered. On soft iWARP also: `EOPNOTSUPP` of `ibv_dereg_mr` for memory that peers may read, and
+    /// an error of `membarrier` for memory that peers may only write.
     pub source: VerbError,
 }
 
@@ -146,7 +154,8 @@ impl<R> DeregisterError<R> {
         DeregisterError { region: f(self.region), source: self.source }
     }
 
-    /// The error without the region, which is dropped: this error can leave a scoped domain.
+    /// The error without the region, which is dropped. The result has no brand, so it can leave the closure of
+    /// [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> VerbError {
         self.source
     }
@@ -166,7 +175,7 @@ impl<R> From<DeregisterError<R>> for VerbError {
 
 /// The buffer is not all of the region. Both come back.
 #[derive(thiserror::Error)]
-#[error("the buffer is not all of the region: first join all parts of this region, and none of another region")]
+#[error("the buffer is not all of the region, or belongs to another region: first join all parts of this region")]
 pub struct RejoinError<R, P> {
     /// The rest of the region.
     pub region: R,
@@ -175,7 +184,8 @@ pub struct RejoinError<R, P> {
 }
 
 impl<R, P> RejoinError<R, P> {
-    /// The error without region and buffer, which are dropped: this error can leave a scoped domain.
+    /// The error without the region and the buffer, which are dropped. The result has no brand, so it can leave the
+    /// closure of [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> RejoinError<(), ()> {
         RejoinError { region: (), buffer: () }
     }

@@ -74,8 +74,8 @@ fn remedy(error: &NoHugePages) -> String {
                 HugePageSize::OneGibibyte => "hugepagesz=1G hugepages=N",
             };
             format!(
-                ": {free} of {all} are free; reserve more (as root, write their number to {folder}/nr_hugepages; or boot \
-                 with {at_boot})"
+                ": {free} of {all} are free; reserve more (as root, write the new total to {folder}/nr_hugepages; or \
+                 boot with {at_boot})"
             )
         }
     }

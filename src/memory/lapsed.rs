@@ -29,7 +29,8 @@ pub struct NoBarrier<P> {
 }
 
 impl<P> NoBarrier<P> {
-    /// The error without the memory, which is dropped: this error can leave a scoped domain.
+    /// The error without the memory, which is dropped. The result has no brand, so it can leave the closure of
+    /// [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> NoBarrier<()> {
         NoBarrier { memory: () }
     }

@@ -133,9 +133,9 @@ impl<B: Brand, A: Exposed, M: Memory> Lease<B, A, M> {
     ///
     /// # Errors
     ///
-    /// The device did not deregister the memory. The lease comes back, and the peer may still use the memory. On soft
-    /// iWARP, memory that peers may read never comes back (see
-    /// [`readable_memory_comes_back`](crate::device::Promises::readable_memory_comes_back)).
+    /// [`DeregisterError`]: the lease comes back, and the peer may still use the memory. The device did not deregister
+    /// it; or, on soft iWARP, the peer may go on with what it has begun. There, memory that peers may read never comes
+    /// back (see [`readable_memory_comes_back`](crate::device::Promises::readable_memory_comes_back)).
     #[doc(alias = "ibv_dereg_mr")]
     pub fn end(self) -> Result<M, DeregisterError<Self>> {
         let until = self.until;

@@ -17,7 +17,7 @@
 
 use super::MAX_MESSAGE_BYTES;
 use super::registration::{Address, RegionInner, ReleasedOwner};
-use super::shelf::{NOWHERE, Shelf, Taken};
+use super::shelf::{NOWHERE, Shelf, TakenItem};
 use super::{Access, DeviceMayWrite, LocalRead, PeerCannotWrite, Unexposed};
 use crate::domain::DomainId;
 use crate::provider::handles::ObjectPtr;
@@ -294,7 +294,7 @@ impl Part {
 
     /// Gives up the reference if there are others. Returns true, and keeps the reference, if it is the last one.
     #[inline(always)]
-    fn is_last(&self) -> bool {
+    fn release_unless_last(&self) -> bool {
         self.is_only() || {
             let was_last = self.references.fetch_sub(1, Ordering::AcqRel) == 1;
             if was_last {
@@ -307,7 +307,7 @@ impl Part {
     /// Moves the last reference to the part's shelf, if there is one and it is not closed. Returns whether it did so.
     /// After `true` the descriptor belongs to others, who may have freed it.
     #[inline(always)]
-    fn goes_home(&self) -> bool {
+    fn try_send_home(&self) -> bool {
         let descriptor: &Descriptor = self;
         let Home::Shelf(shelf, spot) = &descriptor.home else { return false };
         let spot = spot.load(Ordering::Relaxed);
@@ -335,7 +335,7 @@ impl Drop for Part {
 /// Gives up the reference. This is a function of its own, so that a drop of a part inlines little code.
 #[inline(never)]
 fn let_go(part: ManuallyDrop<Part>) {
-    if part.is_last() && !part.goes_home() {
+    if part.release_unless_last() && !part.try_send_home() {
         // SAFETY: the pointer came from a box (0). This was the last reference, and it ends here.
         free(unsafe { Box::from_raw(part.raw.0.as_ptr()) });
     }
@@ -477,7 +477,7 @@ impl UniquePart {
 
     /// Takes over a part that has just left its shelf.
     #[inline(always)]
-    pub(super) fn from_home(taken: Taken<Descriptor>) -> Self {
+    pub(super) fn from_home(taken: TakenItem<Descriptor>) -> Self {
         // SAFETY: the shelf owned the only reference to an exclusive descriptor (`Home::Shelf`, 0), and `taken` is that
         // reference. No request names the part: such a request would hold another reference.
         unsafe { Self::from_raw(taken.into_pointer()) }

@@ -213,7 +213,10 @@ pub enum PoolError {
         page_bytes: usize,
     },
     /// The buffers that the pool starts with need more memory than it may register.
-    #[error("the size classes need {needed_bytes} bytes, but the pool may grow to {limit_bytes} only")]
+    #[error(
+        "the size classes need {needed_bytes} bytes, but the pool may grow to {limit_bytes} only: raise \
+         `Growth::UpTo`, or start with fewer buffers"
+    )]
     AboveLimit {
         /// What they need.
         needed_bytes: usize,

@@ -29,7 +29,6 @@ use crate::device::iwarp::NotOnIwarp;
 use crate::domain::{DomainId, DomainInner};
 use crate::os::page_bytes;
 use crate::provider::handles::ObjectPtr;
-use crate::provider::reviewed::SIW;
 use crate::seal::Key;
 use crate::sys;
 use crate::trace;
@@ -294,6 +293,7 @@ impl Span {
         if zero_based && exported.is_none() && !address.is_multiple_of(page_bytes) {
             return Err(RegisterFailure::NotInPages { address, page_bytes });
         }
+        // Memory for windows is exposed, too: peers may reach it later.
         let private = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 | options::FLAGS;
         let exposed = rights.0 & !private != 0;
         if exposed && !(address.is_multiple_of(WORD) && len_bytes.is_multiple_of(WORD)) {
@@ -491,8 +491,7 @@ impl RegionInner {
         if atomic && domain.context.is_iwarp() {
             return Err(RegisterFailure::NotOnIwarp(NotOnIwarp::Atomics));
         }
-        // Soft iWARP accepts a zero-based registration, but then no peer reaches the memory.
-        if span.zero_based && domain.context.promises().name == SIW.name {
+        if span.zero_based && domain.context.promises().quirks.ignores_zero_based {
             let source = VerbError::new("ibv_reg_mr", libc::EOPNOTSUPP);
             return Err(RegisterFailure::Unsupported { feature: "zero-based memory", source });
         }

@@ -81,8 +81,8 @@ impl<A: Access> fmt::Debug for RemoteWord<A> {
 /// Memory of a peer that is not a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "a word is 8 bytes at an address that is a multiple of 8, inside the granted memory; at {address:#x}, {len_bytes} bytes \
-     of it are left"
+    "a word is 8 bytes at an address that is a multiple of 8, inside the granted memory; the given address is \
+     {address:#x}, from which {len_bytes} bytes of the granted memory are left"
 )]
 pub struct NotAWord {
     /// Its address.
@@ -140,7 +140,10 @@ pub enum RecordError {
     #[error("the record has an impossible value in its field `{0}`")]
     Field(&'static str),
     /// The peer granted fewer rights than are needed.
-    #[error("the peer granted less than `{wanted}`: it must register the memory as `{wanted}` or with more rights")]
+    #[error(
+        "the memory was granted without a right of `{wanted}`: its owner must register it, or bind the window over it, \
+         as `{wanted}` or with more rights"
+    )]
     Rights {
         /// The rights that are needed.
         wanted: &'static str,

@@ -82,7 +82,7 @@ struct Spot<D> {
 
 /// An item that has just left the shelf. Whoever has this owns the item.
 #[must_use = "dropping it leaks the item"]
-pub(super) struct Taken<D>(NonNull<D>);
+pub(super) struct TakenItem<D>(NonNull<D>);
 
 /// A spot whose item is to go home.
 #[derive(Clone, Copy)]
@@ -172,7 +172,7 @@ impl<D> Shelf<D> {
 
     /// Takes an item, if there is one and the shelf is not guarded.
     #[inline(always)]
-    pub(super) fn take(&self) -> Option<Taken<D>> {
+    pub(super) fn take(&self) -> Option<TakenItem<D>> {
         let mut head = self.head.0.load(Ordering::Acquire);
         loop {
             if head & GUARDED != 0 {
@@ -184,7 +184,7 @@ impl<D> Shelf<D> {
             // threads changed the head after the last owner's release: each change of the head is a read-modify-write,
             // which continues the release sequence.
             match self.head.0.compare_exchange_weak(head, after, Ordering::Acquire, Ordering::Acquire) {
-                Ok(_) => return Taken::of(spot),
+                Ok(_) => return TakenItem::of(spot),
                 Err(now) => head = now,
             }
         }
@@ -197,7 +197,7 @@ impl<D> Shelf<D> {
     }
 
     /// Takes an item, guarded or not, unless somebody waits or the shelf is closed.
-    pub(super) fn take_in_turn(&self) -> Option<Taken<D>> {
+    pub(super) fn take_in_turn(&self) -> Option<TakenItem<D>> {
         let desk = lock(&self.desk);
         if desk.is_closed || !desk.waiting.is_empty() { None } else { self.pop() }
     }
@@ -244,7 +244,7 @@ impl<D> Shelf<D> {
 
     /// Takes an item for the holder of the ticket. If no item is there, leaves the waker, and makes a ticket if the
     /// caller has none yet.
-    pub(super) fn wait(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> Option<Taken<D>> {
+    pub(super) fn wait(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> Option<TakenItem<D>> {
         // Cloning and dropping a waker run code of the program, which can call the shelf again: both happen outside of
         // the lock.
         let mut waker = waker.clone();
@@ -264,7 +264,7 @@ impl<D> Shelf<D> {
         if let Some(spot) = desk.take_served(number) {
             drop(desk);
             *ticket = None;
-            return self.spots.get(spot).and_then(Taken::of);
+            return self.spots.get(spot).and_then(TakenItem::of);
         }
         let at = desk.waiting.binary_search_by_key(&number, |&(other, _)| other).ok()?;
         mem::swap(&mut desk.waiting[at].1, &mut waker);
@@ -273,10 +273,10 @@ impl<D> Shelf<D> {
     }
 
     /// Leaves the queue. Returns the item that was set aside for the ticket; the caller must put it home.
-    pub(super) fn leave(&self, Ticket(number): Ticket) -> Option<Taken<D>> {
+    pub(super) fn leave(&self, Ticket(number): Ticket) -> Option<TakenItem<D>> {
         let mut desk = lock(&self.desk);
         if let Some(spot) = desk.take_served(number) {
-            return self.spots.get(spot).and_then(Taken::of);
+            return self.spots.get(spot).and_then(TakenItem::of);
         }
         let at = desk.waiting.binary_search_by_key(&number, |&(other, _)| other).ok()?;
         let waker = desk.waiting.remove(at);
@@ -296,7 +296,7 @@ impl<D> Shelf<D> {
 
     /// Removes each group whose items are all at home. `group` tells the group of a spot and how many items that group
     /// has, or `None` if the spot is to stay. Returns the removed groups and their items.
-    pub(super) fn remove(&self, group: impl Fn(u32) -> Option<(u32, u32)>) -> (Vec<u32>, Vec<Taken<D>>) {
+    pub(super) fn remove(&self, group: impl Fn(u32) -> Option<(u32, u32)>) -> (Vec<u32>, Vec<TakenItem<D>>) {
         let desk = lock(&self.desk);
         self.guard();
         let mut missing: BTreeMap<u32, u32> = BTreeMap::new();
@@ -308,12 +308,12 @@ impl<D> Shelf<D> {
         let (gone, kept): (Vec<u32>, Vec<u32>) = self.stacked().partition(goes);
         self.restack(&kept);
         self.unguard(desk);
-        let items = gone.into_iter().filter_map(|spot| self.spots.get(spot).and_then(Taken::of)).collect();
+        let items = gone.into_iter().filter_map(|spot| self.spots.get(spot).and_then(TakenItem::of)).collect();
         (missing.into_keys().collect(), items)
     }
 
     /// Closes the shelf for good, and takes all items that are at home.
-    pub(super) fn close(&self) -> Vec<Taken<D>> {
+    pub(super) fn close(&self) -> Vec<TakenItem<D>> {
         let mut desk = lock(&self.desk);
         desk.is_closed = true;
         self.guard();
@@ -337,13 +337,13 @@ impl<D> Shelf<D> {
     }
 
     /// Takes the top, guarded or not. The caller holds the desk.
-    fn pop(&self) -> Option<Taken<D>> {
+    fn pop(&self) -> Option<TakenItem<D>> {
         let mut head = self.head.0.load(Ordering::Acquire);
         loop {
             let spot = self.spots.get(top(head))?;
             let after = after_take(head, spot.next.load(Ordering::Relaxed));
             match self.head.0.compare_exchange_weak(head, after, Ordering::Acquire, Ordering::Acquire) {
-                Ok(_) => return Taken::of(spot),
+                Ok(_) => return TakenItem::of(spot),
                 Err(now) => head = now,
             }
         }
@@ -423,7 +423,7 @@ impl Place<'_> {
     }
 }
 
-impl<D> Taken<D> {
+impl<D> TakenItem<D> {
     /// The item of a spot that is not at home any more.
     #[inline(always)]
     fn of(spot: &Spot<D>) -> Option<Self> {

@@ -178,7 +178,8 @@ pub struct DeallocError<W> {
 }
 
 impl<W> DeallocError<W> {
-    /// The error without the window, which is dropped: it can leave a scoped domain.
+    /// The error without the window, which is dropped. The result has no brand, so it can leave the closure of
+    /// [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> VerbError {
         self.source
     }

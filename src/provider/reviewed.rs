@@ -295,6 +295,8 @@ pub(crate) struct Quirks {
     /// for that. A read that has begun goes on until the peer has all bytes, so memory that peers may read never comes
     /// back.
     pub(crate) deregisters_early: bool,
+    /// A zero-based registration succeeds, but then no peer reaches the memory. So the library refuses it.
+    pub(crate) ignores_zero_based: bool,
     /// Inline bytes that do not fit into the request itself may be written past the end of a ring. See
     /// [`inline_bytes`](Promises::inline_bytes).
     pub(crate) inline_in_request_only: bool,
@@ -311,6 +313,7 @@ impl Quirks {
         swaps_reply_depths: false,
         hides_state: false,
         deregisters_early: false,
+        ignores_zero_based: false,
         inline_in_request_only: false,
         not_on_iwarp: false,
     };
@@ -383,7 +386,13 @@ pub(crate) const SIW: Promises = Promises {
     shared: Shared::Yes,
     failed_connect_spares_pair: true,
     events_change_nothing: true,
-    quirks: Quirks { swaps_reply_depths: true, hides_state: true, deregisters_early: true, ..Quirks::NONE },
+    quirks: Quirks {
+        swaps_reply_depths: true,
+        hides_state: true,
+        deregisters_early: true,
+        ignores_zero_based: true,
+        ..Quirks::NONE
+    },
     ..UNREVIEWED
 };
 

@@ -127,7 +127,7 @@ pub struct AdvanceError {
 
 impl fmt::Display for AdvanceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (it is in {})", self.source, self.state)
+        write!(f, "{} (the queue pair is in {})", self.source, self.state)
     }
 }
 

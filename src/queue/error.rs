@@ -193,9 +193,9 @@ pub enum TransitionFailure {
     Uncertain,
     /// With this provider, a pair that was reset, or that has left Send Queue Error, is not like a new one.
     #[error(
-        "with this provider ({provider}) a queue pair is used once: it is not reset, and not resumed if it is unreliable, \
-         because later requests could complete too early; drain the queue pair, destroy it and create another (see \
-         docs/failures.md#used-once)"
+        "with this provider ({provider}) a queue pair can be used only once: it cannot be reset, and an unreliable \
+         pair cannot be resumed, because later requests could complete too early; drain the queue pair, destroy it and \
+         create another (see docs/failures.md#used-once)"
     )]
     UsedOnce {
         /// The name of the provider, as far as it is known.
@@ -240,7 +240,8 @@ fn hint(to: &str, source: &VerbError) -> &'static str {
 }
 
 impl<Q> TransitionError<Q> {
-    /// The error without the pair, which is dropped: this error can leave a scoped domain.
+    /// The error without the pair, which is dropped. The result has no brand, so it can leave the closure of
+    /// [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> TransitionFailure {
         self.source
     }
@@ -286,7 +287,8 @@ pub struct DestroyError<Q> {
 }
 
 impl<Q> DestroyError<Q> {
-    /// The error without the pair, which is dropped: this error can leave a scoped domain.
+    /// The error without the pair, which is dropped. The result has no brand, so it can leave the closure of
+    /// [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> VerbError {
         self.source
     }

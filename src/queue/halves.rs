@@ -50,7 +50,8 @@ pub struct JoinHalvesError<B, T> {
 }
 
 impl<B, T> JoinHalvesError<B, T> {
-    /// The error without the halves, which are dropped: this error can leave a scoped domain.
+    /// The error without the halves, which are dropped. The result has no brand, so it can leave the closure of
+    /// [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> OfDifferentPairs {
         OfDifferentPairs
     }

@@ -91,8 +91,8 @@ impl Departing for DepartingPair {
     }
 }
 
-/// Moves the pair to Reset.
-pub(super) fn reset(raw: &RawPair, domain: &DomainInner) -> Result<Option<Quiescent>, VerbError> {
+/// Moves the pair to Reset. With some providers this waits until no poll is under way.
+pub(super) fn reset_in_turn(raw: &RawPair, domain: &DomainInner) -> Result<Option<Quiescent>, VerbError> {
     let _turn = turn_for(domain, raw);
     raw.reset()
 }
@@ -112,7 +112,7 @@ pub(super) fn destroy(
         // which then refuses posts. (Where `pairs_can_be_reset` is false, the reset may leave requests in flight.
         // Windows are no barriers there: only the end of the whole region gives memory back, not the end of a window.)
         status.poison();
-        reset(raw, domain)?;
+        reset_in_turn(raw, domain)?;
         raw.free_windows()?;
     }
     raw.destroy(queues)

@@ -262,7 +262,8 @@ pub struct DestroySharedError<B, A = Messages> {
 }
 
 impl<B, A> DestroySharedError<B, A> {
-    /// The error without the queue, which is dropped: this error can leave a scoped domain.
+    /// The error without the queue, which is dropped. The result has no brand, so it can leave the closure of
+    /// [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> VerbError {
         self.source
     }

@@ -140,7 +140,7 @@ impl<B: Brand, S: State, T: Transport> QueuePair<B, S, T> {
     /// refused. On soft-RoCE the pair may be in Reset in spite of an error: reset it again, or destroy it.
     #[doc(alias = "ibv_modify_qp")]
     pub fn into_reset(mut self) -> Result<QueuePair<B, Reset, T>, TransitionError<Self>> {
-        match self.inner.reset() {
+        match self.inner.reset_and_renew() {
             Ok(()) => Ok(QueuePair::assume_state(self.inner)),
             Err(source) => self.fail(source),
         }

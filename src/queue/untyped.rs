@@ -3,7 +3,7 @@
 use super::attributes::{Limits, Modify};
 use super::error::TransitionFailure;
 use super::local_port::LocalPort;
-use super::pair_end::{DepartingPair, destroy, reset};
+use super::pair_end::{DepartingPair, destroy, reset_in_turn};
 use super::places::{PairLedgers, Places};
 use super::state::{DeviceState, Reset, State};
 use crate::completion::{CqInner, Orphan, Place, Poller};
@@ -93,7 +93,8 @@ impl UntypedPair {
         }
     }
 
-    pub(crate) fn reset(&mut self) -> Result<(), TransitionFailure> {
+    /// Moves the pair to Reset. If requests were in flight, its work queues get new ledgers.
+    pub(crate) fn reset_and_renew(&mut self) -> Result<(), TransitionFailure> {
         let verb = |source| TransitionFailure::Verb { to: Reset::NAME, source };
         let drained = self.send.outstanding() == 0 && self.receive.outstanding() == 0;
         let Some(core) = Arc::get_mut(&mut self.core) else {
@@ -106,7 +107,7 @@ impl UntypedPair {
         if drained && core.shared.is_none() {
             // All requests have come out of the poller, so no completion queue holds a completion of this pair. The
             // pair can keep its places.
-            core.reset().map_err(verb)?;
+            reset_in_turn(&core.raw, &core.domain).map_err(verb)?;
             core.local.psn = psn;
             core.status.renew();
             return Ok(());
@@ -121,7 +122,7 @@ impl UntypedPair {
             core.send_queue.release(send, false);
             return Err(TransitionFailure::NoSlot);
         };
-        let reset = core.reset().and_then(|quiescent| {
+        let reset = reset_in_turn(&core.raw, &core.domain).and_then(|quiescent| {
             // `quiescent` is never `None`: `can_be_reset` has checked that pairs can be reset with this provider, and
             // such a reset returns the proof.
             quiescent.ok_or(VerbError::new("ibv_modify_qp", libc::EIO))
@@ -158,10 +159,6 @@ impl PairCore {
             trace::pair_moved(self.qpn().value(), &DeviceState::from_raw(modify.attributes.qp_state));
         }
         Ok(())
-    }
-
-    fn reset(&self) -> Result<Option<Quiescent>, VerbError> {
-        reset(&self.raw, &self.domain)
     }
 
     /// Checks that a reset of the pair proves that the device is done with its requests, and that the pair can be used
@@ -334,7 +331,7 @@ impl PairCore {
     }
 }
 
-/// The drop of a pair ends here, also for halves. Where the pair may be destroyed now, it goes on to
+/// Runs when a pair is dropped, or the last of its halves. Where the pair may be destroyed now, this calls
 /// `pair_end::destroy`, and the poller then returns what was in flight (`poller::gone`). Elsewhere `depart` leaves the
 /// pair to the poller, which destroys it later (`completion::departing`).
 impl Drop for PairCore {

@@ -26,8 +26,8 @@ pub enum SharedQueue {
     OtherQueue,
     /// Other pairs complete on the queue, or could be created on it.
     #[error(
-        "the completion queue has {others} other handles: drop its `CompletionQueue` and its clones, and the other queue \
-         pairs on it"
+        "the completion queue has {others} other handles (a queue pair counts as two): drop its `CompletionQueue` and \
+         the clones, and the other queue pairs on it"
     )]
     Shared {
         /// The number of `CompletionQueue` handles plus twice the number of other pairs. A pair that the device refused
@@ -37,7 +37,8 @@ pub enum SharedQueue {
 }
 
 impl<B> NotExclusive<B> {
-    /// The error without pair and poller, which are dropped: this error can leave a scoped domain.
+    /// The reason without the pair and the poller, which are dropped. The reason has no brand, so it can leave the
+    /// closure of [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> SharedQueue {
         self.reason
     }
@@ -88,7 +89,8 @@ pub enum ScopeError<R> {
 }
 
 impl<R> ScopeError<R> {
-    /// The error without what the closure returned, which is dropped: this error can leave a scoped domain.
+    /// The error without the result of the scope's closure, which is dropped. The error then has no brand, so it can
+    /// leave the closure of [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> ScopeError<()> {
         match self {
             Self::NotConnected { state } => ScopeError::NotConnected { state },
@@ -121,7 +123,11 @@ impl<R> fmt::Display for ScopeError<R> {
                 write!(f, "the queue pair failed in the scope and is now in {state}: {first}")
             }
             Self::Broken { state, cut_off, .. } => {
-                write!(f, "{cut_off} requests were cut off at the end of the scope; the queue pair is now in {state}")
+                write!(
+                    f,
+                    "{cut_off} requests were cut off at the end of the scope: they had not completed, and may have \
+                     been executed; the queue pair is now in {state}"
+                )
             }
         }
     }

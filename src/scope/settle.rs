@@ -134,8 +134,10 @@ impl<B: Brand> Engine<B> {
 
     /// Ends the registrations. No request names them any more.
     fn end_loans(&mut self) {
-        let until = Instant::now() + GRACE;
         for mut loan in self.loans.drain(..) {
+            // Each registration gets its own time. If they shared it, one that never ends would leave none for the
+            // next.
+            let until = Instant::now() + GRACE;
             while let Err(error) = loan.end() {
                 if Instant::now() < until {
                     thread::sleep(PAUSE);

@@ -51,7 +51,7 @@ pub const COLD: [(&str, &str); 19] = [
     ("poller::PollState>::resolve_unmatched", "a completion is of a pair that was made since, or of no request"),
     ("poller::PollState>::move_to_single", "a completion came before those of earlier requests, for the first time"),
     ("work_queue::WorkQueue<V>>::error_and_bad", "the provider refused the request"),
-    ("ended::Ended::failure_of", "the request failed"),
+    ("completion::Ended::failure_of", "the request failed"),
     ("work_queue::WorkQueue<V>>::refused_or_uncertain", "the provider refused the request"),
     ("raw_batch::RawBatch<B>::refused", "the provider refused a request of the batch"),
     ("post_all::boxed", "one of all items cannot be posted"),

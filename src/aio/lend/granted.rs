@@ -102,10 +102,16 @@ pub enum AskError {
     TooLittle,
     /// There are too many requests and grants at once: see
     /// [`LendingOptions::most_held`](super::LendingOptions::most_held).
-    #[error("there are too many requests and grants of this peer: return some (see docs/failures.md#too-many-grants)")]
+    #[error(
+        "this side holds too many grants of the peer, or has too many requests under way: return grants, or raise \
+         `LendingOptions::most_held` (see docs/failures.md#too-many-grants)"
+    )]
     TooManyHeld,
     /// The connection has ended, or one side has said goodbye.
-    #[error("the connection has ended, or one side has said goodbye (see docs/failures.md#lending-closed)")]
+    #[error(
+        "the connection has ended, one side has called `Lending::say_goodbye`, or this side has dropped its \
+         `LendingReceiver` (see docs/failures.md#lending-closed)"
+    )]
     Closed,
 }
 
@@ -114,10 +120,10 @@ pub enum AskError {
 #[non_exhaustive]
 pub enum UseError<M> {
     /// The grant is over: its time has passed, or the peer has ended it.
-    #[error("the grant is over: ask for a new one")]
+    #[error("the grant has ended (at its deadline, by the peer, or with the connection): ask for a new one")]
     Over(M),
     /// The request was not posted, for a reason that every post may have.
-    #[error("{0}")]
+    #[error(transparent)]
     Post(PostError<M>),
 }
 
@@ -130,7 +136,8 @@ impl<M> UseError<M> {
         }
     }
 
-    /// Drops the memory and keeps the cause. The result has no brand, so it can leave a scoped domain.
+    /// Drops the memory and keeps the cause. The result has no brand, so it can leave the closure of
+    /// [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> UseError<()> {
         match self {
             Self::Over(_) => UseError::Over(()),

@@ -19,7 +19,8 @@ impl<B: Brand, A: Exposed, M: Memory> Lease<B, A, M> {
     ///
     /// # Errors
     ///
-    /// As [`end`](Self::end): the memory was not deregistered. The output is lost.
+    /// As [`end`](Self::end): the device did not deregister the memory, or, on soft iWARP, a peer may go on using it.
+    /// The lease comes back. The output is lost.
     ///
     /// # Examples
     ///

@@ -36,7 +36,7 @@ enum Held {
 
 /// What to do with a grant that has arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Taken {
+pub(super) enum Reception {
     /// Give it to the program, as the answer to a request or as an offer.
     Here,
     /// Return it: nobody waits for the answer any more.
@@ -75,7 +75,7 @@ impl Holder {
         answers: Option<NonZeroU64>,
         bytes: u64,
         rights: u8,
-    ) -> Result<Taken, Violation> {
+    ) -> Result<Reception, Violation> {
         if id.get() <= self.last_id {
             return Err(Violation::Replayed);
         }
@@ -85,13 +85,13 @@ impl Holder {
         };
         self.last_id = id.get();
         let taken = match ask {
-            Some(Ask { is_abandoned: true, .. }) => Taken::SendBack,
-            Some(ask) if bytes < ask.bytes || ask.rights & !rights != 0 => Taken::TooLittle,
-            Some(_) => Taken::Here,
+            Some(Ask { is_abandoned: true, .. }) => Reception::SendBack,
+            Some(ask) if bytes < ask.bytes || ask.rights & !rights != 0 => Reception::TooLittle,
+            Some(_) => Reception::Here,
             None if self.asks.len() + self.held.len() >= self.limit => return Err(Violation::Flood),
-            None => Taken::Here,
+            None => Reception::Here,
         };
-        self.held.insert(id, if taken == Taken::Here { Held::Here } else { Held::Leaving });
+        self.held.insert(id, if taken == Reception::Here { Held::Here } else { Held::Leaving });
         Ok(taken)
     }
 

@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 ///
 /// [`ended`](Self::ended) waits for that, deregisters the memory, and gives it back. Only the deregistration ends the
 /// peer's access, and the peer cannot prevent it. If a peer returns memory and writes to it after the deregistration,
-/// the write fails with a remote access error.
+/// the write fails with a remote access error. (On soft iWARP, a read that the peer has begun goes on even then, so
+/// memory that the peer may read never comes back: see [`end`](Self::end).)
 ///
-/// Dropping it ends the grant at once, and drops the memory. If it is forgotten, the memory is leaked, and the peer can
-/// access it for good.
+/// Dropping it ends the grant at once, and drops the memory (or leaks it, where [`end`](Self::end) fails). If it is
+/// forgotten, the memory is leaked, and the peer can access it for good.
 ///
 /// # Rules
 ///
@@ -48,7 +49,8 @@ pub struct LendError<L> {
 }
 
 impl<L> LendError<L> {
-    /// Ends the lease and keeps the reason. The reason has no brand, so it can leave a scoped domain.
+    /// Ends the lease and keeps the reason. The reason has no brand, so it can leave the closure of
+    /// [`Context::with_domain`](crate::Context::with_domain).
     pub fn into_cause(self) -> LendFailure {
         self.why
     }
@@ -65,7 +67,10 @@ impl<L> fmt::Debug for LendError<L> {
 #[non_exhaustive]
 pub enum LendFailure {
     /// The connection has ended, or one side has said goodbye.
-    #[error("the connection has ended, or one side has said goodbye (see docs/failures.md#lending-closed)")]
+    #[error(
+        "the connection has ended, one side has called `Lending::say_goodbye`, or this side has dropped its \
+         `LendingReceiver` (see docs/failures.md#lending-closed)"
+    )]
     Closed,
     /// The memory is longer than the peer asked for. With all of it, the peer would exceed its quota.
     #[error(
@@ -75,12 +80,12 @@ pub enum LendFailure {
     OverQuota,
     /// The memory is less than the peer asked for: it has fewer bytes, or lacks a right.
     #[error(
-        "the lease has fewer bytes or rights than the peer asked for: see `Asked::len_bytes` and `Asked::rights` (see \
-         docs/failures.md#not-lent)"
+        "the lease has fewer bytes or rights than the peer asked for: register `Asked::len_bytes` bytes, with all of \
+         `Asked::rights` (see docs/failures.md#not-lent)"
     )]
     TooLittle,
     /// The device gave the region an address or a length that no record can have.
-    #[error("the lease cannot be described to the peer: {0}")]
+    #[error("the device gave the region of the lease an address or a length that cannot be sent to the peer: {0}")]
     Record(RecordError),
 }
 
@@ -158,8 +163,14 @@ impl<B: Brand, A: Exposed, M: Memory> Lent<B, A, M> {
     ///
     /// # Errors
     ///
-    /// The device did not deregister the memory. It stays lent, and the peer may still use it. On soft iWARP, memory
-    /// that the peer may read never comes back, and goes on counting against the quota.
+    /// [`DeregisterError`]: the memory stays lent, and the peer may still use it.
+    ///
+    /// - The device did not deregister the memory.
+    /// - On soft iWARP, if the peer may read the memory, always (`EOPNOTSUPP`): the registration has ended, but the
+    ///   peer may go on with a read that it has begun. Such memory never comes back, and counts against the quota for
+    ///   ever.
+    /// - On soft iWARP, if the peer may only write the memory and `membarrier(2)` fails: the registration has ended,
+    ///   but a write that the peer has begun may go on.
     pub fn end(mut self) -> Result<M, DeregisterError<Self>> {
         match self.lease.take().map(Lease::end) {
             Some(Ok(memory)) => {
@@ -199,9 +210,10 @@ impl<B: Brand, A: Exposed, M: Memory> Deref for Lent<B, A, M> {
 
 impl<B: Brand, A: Exposed, M: Memory> Drop for Lent<B, A, M> {
     fn drop(&mut self) {
-        // This calls `end` twice at most. If the device refuses twice, `ended` holds the lease, and the drop of `ended`
-        // tries a third time. If the third try fails, the memory is leaked, and the peer keeps its access. The result
-        // of the third try is unknown here, so after two refusals the memory goes on counting against the quota.
+        // This calls `end` twice at most. If both calls fail, `ended` holds the lease, and the drop of `ended` tries a
+        // third time. If the third try fails, the memory is leaked: the peer keeps its access or, on soft iWARP, may go
+        // on with what it has begun. The result of the third try is unknown here, so after two failures the memory goes
+        // on counting against the quota.
         let ended = self.lease.take().map(|lease| lease.end().or_else(|error| error.region.end()));
         if let Some(Ok(_)) = ended {
             self.lending.shared.change(|core| core.end(self.id));

@@ -8,8 +8,10 @@
 //! Who trusts whom for what:
 //!
 //! - *The owner trusts nobody.* [`Lent::ended`] gives memory back at the deadline at the latest, and always deregisters
-//!   it first. From then on the device refuses requests of the peer. A peer cannot extend a deadline, and cannot get
-//!   more memory than its [`Quota`] by asking. A grant counts against the quota until its memory is deregistered.
+//!   it first. From then on the device refuses requests of the peer. (On soft iWARP, a read that the peer has begun
+//!   goes on, so memory that the peer may read never comes back: see [`Lent::end`].) A peer cannot extend a deadline,
+//!   and cannot get more memory than its [`Quota`] by asking. A grant counts against the quota until its memory is
+//!   deregistered and the peer can no longer access it.
 //! - *The holder relies on nothing.* It knows the deadline of a grant only from the owner. If the owner ends the grant
 //!   sooner, a request of the holder fails with a typed error, the remote access error, and the connection ends. (On
 //!   iWARP, a write completes when it was sent, so a late write shows only as the end of the connection.)

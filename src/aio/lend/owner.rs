@@ -7,8 +7,9 @@ use std::num::NonZeroU64;
 
 /// How much a peer may ask for. The peer's unanswered requests and the memory lent for earlier requests count together.
 ///
-/// Lent memory counts until the device has deregistered it, even if the peer has returned it earlier. Memory that the
-/// program lends without being asked does not count.
+/// Lent memory counts until it is deregistered and the peer can no longer access it, even if the peer has returned it
+/// earlier. (On soft iWARP, memory that the peer may read counts for ever: see [`Lent::end`](super::Lent::end).) Memory
+/// that the program lends without being asked does not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quota {
     /// How many bytes.
@@ -155,7 +156,8 @@ impl Owner {
         self.loans.get(&id).map_or(Some(Over::Closed), |loan| loan.over)
     }
 
-    /// The memory was deregistered. Nothing else ends its charge against the quota.
+    /// The memory was deregistered, and the peer can no longer access it. Nothing else ends its charge against the
+    /// quota.
     pub(super) fn end(&mut self, id: NonZeroU64) -> Ended {
         let loan = self.loans.remove(&id);
         Ended {

@@ -109,7 +109,10 @@ pub enum Refusal {
     #[error("the peer declined to lend the memory that this side asked for (see docs/failures.md#not-lent)")]
     Declined,
     /// The quota that the peer allows this side has too few bytes left: ask for less, or give memory back first.
-    #[error("the peer's quota for this side has too few bytes left: ask for less (see docs/failures.md#not-lent)")]
+    #[error(
+        "the peer's quota for this side has too few bytes left: ask for less, or give memory back first (see \
+         docs/failures.md#not-lent)"
+    )]
     TooManyBytes,
     /// The quota that the peer allows this side has no request or grant left: give memory back first.
     #[error("the peer's quota for this side has no grant left: give memory back first (see docs/failures.md#not-lent)")]
@@ -127,7 +130,7 @@ pub enum ControlError {
         found: usize,
     },
     /// Not a control message.
-    #[error("these bytes are no control message")]
+    #[error("the first bytes are not those of a control message")]
     Magic,
     /// Of another version.
     #[error(
@@ -145,7 +148,7 @@ pub enum ControlError {
     #[error("the field `{0}` of a control message has a value that is not valid")]
     Field(&'static str),
     /// The record of the memory is not valid.
-    #[error("the memory of a grant: {0}")]
+    #[error("the record of the granted memory is not valid: {0}")]
     Region(RecordError),
 }
 

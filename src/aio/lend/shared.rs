@@ -1,7 +1,7 @@
 //! The state that all handles of one [`Lending`](super::Lending) share: both sides, the messages to send, and the
 //! wakers of waiting tasks.
 
-use super::holder::{Holder, Taken};
+use super::holder::{Holder, Reception};
 use super::owner::{Ended, NotLent, Over, Owner, Quota};
 use super::record::{CONTROL_BYTES, Control, GrantedRecord, Refusal};
 use super::violation::Violation;
@@ -307,14 +307,14 @@ impl Core {
         let now = Instant::now();
         let until = now.checked_add(duration).map(|until| until.checked_sub(self.margin).unwrap_or(now));
         let grant = Grant { id, region, until };
-        if taken != Taken::Here {
+        if taken != Reception::Here {
             self.reply(Control::Return { id });
         }
         match (answers, taken) {
-            (Some(nonce), Taken::Here) => drop(self.waits.insert(nonce, Some(Answer::Granted(grant)))),
-            (Some(nonce), Taken::TooLittle) => drop(self.waits.insert(nonce, Some(Answer::TooLittle))),
-            (None, Taken::Here) => self.offers.push_back(grant),
-            (_, Taken::SendBack | Taken::TooLittle) => {}
+            (Some(nonce), Reception::Here) => drop(self.waits.insert(nonce, Some(Answer::Granted(grant)))),
+            (Some(nonce), Reception::TooLittle) => drop(self.waits.insert(nonce, Some(Answer::TooLittle))),
+            (None, Reception::Here) => self.offers.push_back(grant),
+            (_, Reception::SendBack | Reception::TooLittle) => {}
         }
         Ok(())
     }
@@ -390,7 +390,7 @@ impl Core {
         Ok(id)
     }
 
-    /// The memory of a grant of this side was deregistered.
+    /// The memory of a grant of this side was deregistered, and the peer can no longer access it.
     pub(super) fn end(&mut self, id: NonZeroU64) {
         let Ended { moved, was_asked_for } = self.owner.end(id);
         let is_grant = |message: &Outgoing| matches!(message.control, Control::Grant { id: other, .. } if other == id);

@@ -1,6 +1,6 @@
 //! The lending protocol without a device: parsing, two honest sides, and a peer that lies about everything.
 
-use super::holder::{Holder, Taken};
+use super::holder::{Holder, Reception};
 use super::owner::{Ended, NotLent, Over, Owner, Quota};
 use super::record::{CONTROL_BYTES, Control, ControlError, GrantedRecord, Refusal};
 use super::shared::{Answer, Core, Shared};
@@ -146,18 +146,18 @@ fn a_holder_takes_each_answer_once_and_no_more_than_it_wants() {
     let mut holder = Holder::new(2);
     let nonce = holder.ask(64, 2).unwrap();
     assert_eq!(holder.grant(number(5), Some(number(9)), 64, 2), Err(Violation::UnknownRequest));
-    assert_eq!(holder.grant(number(5), Some(nonce), 63, 2), Ok(Taken::TooLittle));
+    assert_eq!(holder.grant(number(5), Some(nonce), 63, 2), Ok(Reception::TooLittle));
     assert_eq!(holder.grant(number(6), Some(nonce), 64, 2), Err(Violation::UnknownRequest));
     assert_eq!(holder.refused(nonce), Err(Violation::UnknownRequest));
     let nonce = holder.ask(64, 2).unwrap();
     assert_eq!(holder.ask(1, 2), None);
     holder.abandon(nonce);
     assert_eq!(holder.grant(number(5), Some(nonce), 64, 14), Err(Violation::Replayed));
-    assert_eq!(holder.grant(number(7), Some(nonce), 64, 14), Ok(Taken::SendBack));
+    assert_eq!(holder.grant(number(7), Some(nonce), 64, 14), Ok(Reception::SendBack));
     assert_eq!(holder.grant(number(8), None, 64, 2), Err(Violation::Flood));
     holder.returned(number(5)).unwrap();
     holder.returned(number(7)).unwrap();
-    assert_eq!(holder.grant(number(9), None, 1, 2), Ok(Taken::Here));
+    assert_eq!(holder.grant(number(9), None, 1, 2), Ok(Reception::Here));
     assert!(holder.give_back(number(9)));
     assert!(!holder.give_back(number(9)));
     assert_eq!(holder.returned(number(10)), Err(Violation::UnknownGrant));

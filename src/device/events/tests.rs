@@ -37,11 +37,11 @@ fn an_event_is_about_the_object_at_its_address() {
         (16, PAIR, pair(QueuePairEvent::LastRequestReached)),
     ];
     for (code, address, event) in expected {
-        assert_eq!(Taken::read(&about(code, address), &objects), Taken::Event(event));
+        assert_eq!(TakenEvent::read(&about(code, address), &objects), TakenEvent::Event(event));
         // At each of the other addresses there is no object, or an object of another kind. So the event is about
         // nobody.
         for other in [0, PAIR, QUEUE, SHARED, 0x4000].into_iter().filter(|&other| other != address) {
-            assert_eq!(Taken::read(&about(code, other), &objects), Taken::OfNobody, "{code} at {other:#x}");
+            assert_eq!(TakenEvent::read(&about(code, other), &objects), TakenEvent::OfNobody, "{code} at {other:#x}");
         }
     }
 }
@@ -60,11 +60,11 @@ fn an_event_of_a_port_says_which() {
     for (code, what) in kinds {
         let read = |port_num| {
             let event = RawEvent { kind: Kind(code), about: About::Port(port_num) };
-            Taken::read(&event, &HashMap::new())
+            TakenEvent::read(&event, &HashMap::new())
         };
-        assert_eq!(read(2), Taken::Event(AsyncEvent::OfPort(PortNumber::new(2).unwrap(), what)));
+        assert_eq!(read(2), TakenEvent::Event(AsyncEvent::OfPort(PortNumber::new(2).unwrap(), what)));
         for no_port in [0, -1, 255, 256 + 2] {
-            assert_eq!(read(no_port), Taken::Event(AsyncEvent::Unknown { code }));
+            assert_eq!(read(no_port), TakenEvent::Event(AsyncEvent::Unknown { code }));
         }
     }
 }
@@ -73,7 +73,7 @@ fn an_event_of_a_port_says_which() {
 fn what_is_not_known_says_its_number() {
     for code in [19, 20, u32::MAX] {
         let event = RawEvent { kind: Kind(code), about: About::Device };
-        assert_eq!(Taken::read(&event, &HashMap::new()), Taken::Event(AsyncEvent::Unknown { code }));
+        assert_eq!(TakenEvent::read(&event, &HashMap::new()), TakenEvent::Event(AsyncEvent::Unknown { code }));
     }
 }
 

@@ -117,8 +117,8 @@ impl<T> Ledger<T> {
         self.retired.load(Ordering::Relaxed)
     }
 
-    /// The id after the newest value in flight, for the retirer. `posted` is loaded each time: a poster that takes a
-    /// value back lowers `posted`, and the retirer must see the value that is posted next with that id.
+    /// The id after the newest value in flight, for the retirer. `posted` is loaded anew each time: a poster that
+    /// takes a value back lowers `posted`. It then posts another value with the same id, which the retirer must see.
     #[inline(always)]
     fn end_of_posted(&self) -> u64 {
         self.posted.load(Ordering::Acquire)

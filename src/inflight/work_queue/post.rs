@@ -114,7 +114,7 @@ impl SendQueue {
             Err((request, flaw)) => return Err(PostError::Flawed { request: back(request), flaw }),
         };
         if self.is_broken() {
-            return Err(self.no_room(back(request.into_request())));
+            return Err(self.refusal(back(request.into_request())));
         }
         self.post_accepted(request, amend, back)
     }
@@ -129,7 +129,7 @@ impl SendQueue {
     ) -> Result<WorkId, PostError<R>> {
         let (id, room) = (self.id(), self.poster.free());
         if room == 0 {
-            return Err(self.no_room(back(request.into_request())));
+            return Err(self.refusal(back(request.into_request())));
         }
         if let Some(to) = request.recipient() {
             self.keep(id, to);
@@ -138,7 +138,7 @@ impl SendQueue {
             return self.post_in_session(sessions, request, room == 1, back);
         }
         let Some(slot) = self.poster.next().if_room() else {
-            return Err(self.no_room(back(request.into_request())));
+            return Err(self.refusal(back(request.into_request())));
         };
         let (staged, action) = (Staged::new(), *request.action());
         let Filled { entry, rest, filled_before } = staged.fill(request, id, room == 1);
@@ -165,7 +165,7 @@ impl SendQueue {
     ) -> Result<WorkId, PostError<R>> {
         let id = self.id();
         let Some(slot) = self.poster.next().if_room() else {
-            return Err(self.no_room(back(request.into_request())));
+            return Err(self.refusal(back(request.into_request())));
         };
         // SAFETY: the pair is in a state that sends (0 of `WorkQueue`), and nobody else posts (`&mut`). No session is
         // open: whoever opens a session borrows this queue until the session is closed.
@@ -539,7 +539,7 @@ impl ReceiveQueue {
         }
         let next = self.poster.next();
         let id = WorkId::from_raw(next.id());
-        let Some(slot) = next.if_free(false) else { return Err(self.no_room(memory)) };
+        let Some(slot) = next.if_free(false) else { return Err(self.refusal(memory)) };
         let (sg_list, count) = match (memory.descriptor(KEY), 1) {
             (Some(part), one) => (part.whole_element(), one),
             (None, _) => memory.list(KEY).map_or((ptr::null_mut(), 0), ListInner::whole_elements),

@@ -44,7 +44,7 @@ impl World {
         Arc::new(world)
     }
 
-    fn own(&self, taken: Taken<u32>) -> Owned {
+    fn own(&self, taken: TakenItem<u32>) -> Owned {
         let number = (taken.into_pointer().addr().get() - NUMBERS.as_ptr().addr()) / size_of::<u32>();
         self.cells[number].with_mut(|_| ());
         Owned(number)

@@ -63,8 +63,16 @@ pub fn miri(part: Part) -> Vec<MiriRun> {
         // which run under asan instead. Two of the modules, `cm` and `aio`, forbid unsafe code. The third is the soft
         // device, which Miri still runs in the programs of `tests`. A filter matches anywhere in a name, so `cm::` also
         // skips the tests of `queue::by_cm`, which has no unsafe code either.
-        let unit_tests = ["--lib", "--", "--skip", "cm::", "--skip", "aio::", "--skip", "provider::soft::tests::"];
-        runs.push(run(Leaks::Refused, Values::Checked, unit_tests.map(str::to_owned).to_vec()));
+        let skipped = ["cm::", "aio::", "provider::soft::tests::"];
+        // The modules that make values from raw memory.
+        let raw = ["sys::", "domain::", "memory::", "inflight::"];
+        let skip = |names: &[&str]| {
+            names.iter().flat_map(|name| ["--skip".to_owned(), (*name).to_owned()]).collect::<Vec<_>>()
+        };
+        let unit_tests = || ["--lib".to_owned(), "--".to_owned()].into_iter().chain(skip(&skipped));
+        let of_raw = unit_tests().chain(raw.map(str::to_owned));
+        runs.push(run(Leaks::Refused, Values::Checked, of_raw.collect()));
+        runs.push(run(Leaks::Refused, Values::Unchecked, unit_tests().chain(skip(&raw)).collect()));
         let extended = as_arguments(&names(|program| program.has(Fact::MiriExtended)));
         runs.push(MiriRun { extended: true, ..run(Leaks::Allowed, Values::Checked, extended) });
     }

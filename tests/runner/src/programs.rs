@@ -69,8 +69,8 @@ pub enum Leaks {
 /// Whether Miri checks each value that is copied or moved: is it a value of its type, and is all of it initialized?
 ///
 /// That takes more than half of Miri's time. It finds something where values are made from raw bytes or in raw memory:
-/// in the rings of entries, the records, the typed views. The unit tests and some of the programs run all of that, so
-/// the others do without the check. (All other checks remain. For example, no run may branch on bytes that are not
+/// in the rings of entries, the records, the typed views. Some of the unit tests and of the programs run all of that,
+/// so the others do without the check. (All other checks remain. For example, no run may branch on bytes that are not
 /// initialized.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Values {

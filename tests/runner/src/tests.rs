@@ -1,4 +1,4 @@
-use crate::{Fact, Leaks};
+use crate::{Fact, Leaks, Values};
 use crate::{PROGRAMS, Part, check_table, miri, named_in_cases, programs_of, siw_suite, suite};
 use std::fs;
 use std::path::Path;
@@ -60,7 +60,10 @@ fn each_program_for_miri_is_in_one_run_and_once_more_if_extended() {
         assert_eq!(count(true), usize::from(program.has(Fact::MiriExtended)), "{}", program.name);
     }
     let unit_tests = runs.iter().filter(|run| run.arguments.contains(&"--lib".to_owned()));
-    assert_eq!(unit_tests.map(|run| run.leaks).collect::<Vec<_>>(), [Leaks::Refused]);
+    assert_eq!(
+        unit_tests.map(|run| (run.leaks, run.values)).collect::<Vec<_>>(),
+        [(Leaks::Refused, Values::Checked), (Leaks::Refused, Values::Unchecked)]
+    );
 }
 
 /// The arguments after `--` filter the tests of all programs in a run, so programs with different filters cannot share
