@@ -2,8 +2,9 @@
 
 use interlock::aio::{Connection, SharedPoller, block_on};
 use interlock::memory::Foreign;
+use interlock::scope::Exclusive;
 use interlock::soft::{Fabric, Fault, Verb};
-use interlock::{Brand, Buffer, Context, Limits, LocalWrite, ProtectionDomain, Status};
+use interlock::{Brand, Buffer, Context, Limits, LocalWrite, ProtectionDomain, RemoteWrite, Status};
 use std::fmt::{Debug, Write};
 use std::mem;
 use std::panic::panic_any;
@@ -185,4 +186,39 @@ fn a_message_is_no_event() {
         }
     });
     assert_eq!(*notes.lock().unwrap(), []);
+}
+
+/// An attack: a registration that never ends takes all the time of the scope's end. The next one, which peers can reach,
+/// fails once more and then ends. If it had no time of its own, the process would be aborted.
+#[test]
+fn each_registration_of_a_scope_has_its_own_time_to_end() {
+    let _turn = turn();
+    let fabric = Fabric::new();
+    let domain = Context::open_on(&fabric, "dev0").unwrap().checked_domain().unwrap();
+    let port = domain.context().active_port().unwrap();
+    let (queue, poller) = domain.completion_queue(64).unwrap();
+    let pair = domain.reliable(&queue, &Limits::default()).unwrap().into_init(&port).unwrap();
+    drop(queue);
+    let myself = pair.endpoint();
+    let mut exclusive = Exclusive::new(pair.connect(&myself).unwrap(), poller).unwrap();
+    let fails = |count| Fault::VerbFails { verb: Verb::DeregMr, after: 0, count, errno: libc::EBUSY };
+    let (leaks, heard) = (Arc::new(AtomicUsize::new(0)), fabric.clone());
+    let counted = Arc::clone(&leaks);
+    // The leak of the first registration is the moment at which the second one is tried for the first time.
+    let subscriber = Hears(move |event: &Event<'_>| {
+        if *event.metadata().level() == Level::ERROR && counted.fetch_add(1, Ordering::SeqCst) == 0 {
+            heard.heal();
+            heard.inject(fails(1));
+        }
+    });
+    let (private, mut granted) = ([0_u8; 8], [0_u64; 1]);
+    with_default(subscriber, || {
+        exclusive.scope(support::PATIENCE, |scope| {
+            drop(scope.lend(&private).unwrap());
+            drop(scope.grant::<RemoteWrite>(&mut granted).unwrap());
+            fabric.inject(fails(u32::MAX));
+        })
+    })
+    .unwrap();
+    assert_eq!(leaks.load(Ordering::SeqCst), 1, "only the private memory stays registered");
 }
