@@ -188,8 +188,8 @@ fn a_message_is_no_event() {
     assert_eq!(*notes.lock().unwrap(), []);
 }
 
-/// An attack: a registration that never ends takes all the time of the scope's end. The next one, which peers can reach,
-/// fails once more and then ends. If it had no time of its own, the process would be aborted.
+/// An attack: a registration that never ends takes all the time of the scope's end. The next one, which peers can
+/// reach, fails once more and then ends. If it had no time of its own, the process would be aborted.
 #[test]
 fn each_registration_of_a_scope_has_its_own_time_to_end() {
     let _turn = turn();

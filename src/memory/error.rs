@@ -138,8 +138,8 @@ impl RegisterFailure {
 /// ended, but a peer may go on with a read or a write that it has begun.
 #[derive(thiserror::Error)]
 #[error(
-    "the memory does not come back, because the device or a peer may still use it: try again, or drop the region (see \
-     docs/failures.md#not-destroyed)"
+    "the memory does not come back, because the device or a peer may still use it: drop the region, or try again \
+     unless the cause is `EOPNOTSUPP` (see docs/failures.md#not-destroyed)"
 )]
 pub struct DeregisterError<R> {
     /// The region.
